@@ -17,16 +17,31 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "HRTHSTAT";
-// File versions of states with and without Rules.
-constexpr uint32_t kVersion = 2, kVersionWithoutRules = 1;
+// File versions: neither Rules nor a Grammar; Rules only; a Grammar.
+constexpr uint32_t kPlain = 1, kWithRules = 2, kWithGrammar = 3;
+constexpr size_t kMaxSchemaBytes = size_t{64} << 10, kMaxTriggers = 16;
 constexpr size_t kMaxListed = 1024;  // limit of token ids in each list of Rules
 constexpr absl::string_view kDomain = "hearth.state.v1";
 constexpr size_t kDigestBytes = 8;
 // alignment of the snapshot in the file, so that the snapshot's slices stay aligned
 constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768;
+constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768 + kMaxSchemaBytes;
 
 uint64_t AlignUp(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+
+absl::Status CheckGrammar(const SavedState::Grammar& grammar) {
+  const auto is_long = [](const std::string& text) { return text.size() > kMaxStateTextBytes; };
+  const bool fits = grammar.json_schema.size() <= kMaxSchemaBytes &&
+                    grammar.triggers.size() <= kMaxTriggers && !is_long(grammar.library) &&
+                    std::none_of(grammar.triggers.begin(), grammar.triggers.end(), is_long);
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("grammar: must have at most ", kMaxSchemaBytes, " bytes of schema, ",
+                     kMaxTriggers, " triggers and ", kMaxStateTextBytes, " bytes in each text"));
+  }
+  if (!grammar.json_schema.empty() || grammar == SavedState::Grammar()) return absl::OkStatus();
+  return absl::InvalidArgumentError("grammar: triggers, lenient and library need a schema");
+}
 
 absl::Status CheckState(const SavedState& state) {
   const size_t tokens = state.token_ids.size();
@@ -68,12 +83,16 @@ absl::Status CheckState(const SavedState& state) {
           absl::StrCat("rules: a list must have at most ", kMaxListed, " ids; got ", ids->size()));
     }
   }
+  if (absl::Status grammar = CheckGrammar(state.grammar); !grammar.ok()) return grammar;
   if (rules.biases.size() == rules.bias_ids.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("biases: must be ", rules.bias_ids.size(), "; got ", rules.biases.size()));
 }
 
-bool HasRules(const SavedState& state) { return !(state.rules == SavedState::Rules()); }
+uint32_t VersionOf(const SavedState& state) {
+  if (!state.grammar.json_schema.empty()) return kWithGrammar;
+  return state.rules == SavedState::Rules() ? kPlain : kWithRules;
+}
 
 std::string BodyOf(const SavedState& state) {
   std::string body;
@@ -87,7 +106,7 @@ std::string BodyOf(const SavedState& state) {
   AppendIntegerField(&body, state.top_k);
   AppendNumberField(&body, state.top_p);
   AppendIntegerField(&body, state.seed);
-  if (!HasRules(state)) return body;
+  if (VersionOf(state) == kPlain) return body;
   const SavedState::Rules& rules = state.rules;
   for (const double number :
        {rules.min_p, rules.repetition_penalty, rules.presence_penalty, rules.frequency_penalty}) {
@@ -97,6 +116,11 @@ std::string BodyOf(const SavedState& state) {
     AppendIdsField(&body, *ids);
   }
   AppendIntegerField(&body, rules.min_tokens);
+  if (VersionOf(state) == kWithRules) return body;
+  AppendTextField(&body, state.grammar.json_schema);
+  AppendIntegerField(&body, state.grammar.lenient ? 1 : 0);
+  AppendTextField(&body, state.grammar.library);
+  for (const std::string& trigger : state.grammar.triggers) AppendTextField(&body, trigger);
   return body;
 }
 
@@ -135,6 +159,15 @@ absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
     rules.bad_ids = reader.IdsField("state bad ids");
     rules.min_tokens = reader.IntegerField("state min_tokens");
   }
+  if (reader.remaining() > 0) {
+    SavedState::Grammar& grammar = state.grammar;
+    grammar.json_schema = std::string(reader.FieldOf(FieldType::kText, "state json_schema"));
+    grammar.lenient = reader.IntegerField("state lenient") != 0;
+    grammar.library = std::string(reader.FieldOf(FieldType::kText, "state grammar library"));
+    while (reader.status().ok() && reader.remaining() > 0) {
+      grammar.triggers.emplace_back(reader.FieldOf(FieldType::kText, "state trigger"));
+    }
+  }
   if (absl::Status ended = reader.End("state"); !ended.ok()) return ended;
   const absl::Status possible = CheckState(state);
   if (!possible.ok()) return absl::DataLossError(absl::StrCat("state ", possible.message()));
@@ -167,6 +200,13 @@ absl::Status CheckTokens(const SavedState& state, const Manifest& manifest) {
 
 }  // namespace
 
+bool SavedState::Grammar::operator==(const Grammar& other) const {
+  const auto all = [](const Grammar& grammar) {
+    return std::tie(grammar.json_schema, grammar.triggers, grammar.lenient, grammar.library);
+  };
+  return all(*this) == all(other);
+}
+
 bool SavedState::Rules::operator==(const Rules& other) const {
   const auto all = [](const Rules& rules) {
     return std::tie(rules.min_p, rules.repetition_penalty, rules.presence_penalty,
@@ -196,9 +236,9 @@ absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {
                                absl::CHexEscape(magic), "\""));
   }
   const uint32_t version = reader.U32("state version");
-  if (version != kVersion && version != kVersionWithoutRules) {
-    reader.Refuse(absl::StrCat("state has version ", version, ", known are ", kVersionWithoutRules,
-                               " and ", kVersion));
+  if (version < kPlain || version > kWithGrammar) {
+    reader.Refuse(
+        absl::StrCat("state has version ", version, ", known are ", kPlain, " to ", kWithGrammar));
   }
   const uint32_t body_bytes = reader.U32("state body_bytes");
   const uint64_t offset = reader.U64("state snapshot_offset");
@@ -215,9 +255,8 @@ absl::StatusOr<std::string> BuildStateHeader(const SavedState& state, uint64_t s
   if (absl::Status status = CheckState(state); !status.ok()) return status;
   const std::string body = BodyOf(state);
   const uint64_t offset = SnapshotOffset(body.size());
-  const uint32_t version = HasRules(state) ? kVersion : kVersionWithoutRules;
   std::string out(kMagic);
-  AppendU32(&out, version);
+  AppendU32(&out, VersionOf(state));
   AppendU32(&out, static_cast<uint32_t>(body.size()));
   AppendU64(&out, offset);
   AppendU64(&out, offset + snapshot_bytes);
@@ -246,10 +285,9 @@ absl::StatusOr<StateFile> ParseStateFile(absl::string_view file) {
   }
   absl::StatusOr<SavedState> state = ParseBody(sealed->substr(kStatePreludeBytes));
   if (!state.ok()) return state.status();
-  if (HasRules(*state) != (prelude->version == kVersion)) {
+  if (VersionOf(*state) != prelude->version) {
     return absl::DataLossError(absl::StrCat("state of version ", prelude->version,
-                                            HasRules(*state) ? " has" : " lacks",
-                                            " biases, penalties or token lists"));
+                                            " has the fields of version ", VersionOf(*state)));
   }
   StateFile parsed{*std::move(state), file.substr(prelude->snapshot_offset)};
   const absl::StatusOr<SnapshotHeader> snapshot = ParseSnapshotHeader(parsed.snapshot);

@@ -34,7 +34,7 @@ struct SavedState {
   double top_p = 0;
   uint64_t seed = 0;
   // Sampling settings that change the logits of single tokens, and min_p. The file of a state
-  // without them has version 1.
+  // without Rules and without a Grammar has version 1; with a Grammar, version 3.
   struct Rules {
     double min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
     std::vector<uint32_t> bias_ids, biases;  // biases: the bits of float32 values
@@ -43,6 +43,16 @@ struct SavedState {
     bool operator==(const Rules& other) const;
   };
   Rules rules;
+  // The grammar of the answer's text. If the schema is empty, there is no grammar, and no other
+  // field is set.
+  struct Grammar {
+    std::string json_schema;
+    std::vector<std::string> triggers;
+    bool lenient = false;
+    std::string library;  // name and version of the grammar library that the worker used
+    bool operator==(const Grammar& other) const;
+  };
+  Grammar grammar;
 };
 
 // Returns kFailedPrecondition with the reason if states of models with this layout cannot be saved.

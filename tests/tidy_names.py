@@ -41,8 +41,8 @@ SERVERS = {"hearth-store": ("hearth_store_main.cc", "shared_tier.cc", "flags.cc"
 SERVER_FLAG = re.compile(
     r'\bAdd(?:Text|Required|Bytes|Duration|Uint|Share|Choice)\(\s*"([a-z][a-z-]*)"')
 COMMAND_FLAG = re.compile(
-    r'\b(?:[Aa]dd|add_(?:option|flag)(?:_\w+)?(?:<\w+>)?|Add(?:Choice|Duration|Field|List<[\w:]+>))'
-    r'\(\s*(?:\w+,\s*)?"(--[a-z][a-z0-9-]*)[",]')
+    r'\b(?:[Aa]dd|add_(?:option|flag)(?:_\w+)?(?:<[\w:]+>)?'
+    r'|Add(?:Choice|Duration|Field|List<[\w:]+>))\(\s*(?:\w+,\s*)?"(--[a-z][a-z0-9-]*)[",]')
 MENTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])\b")
 
 # {flag of hearthctl that means something different in each command: its meanings}.

@@ -105,6 +105,15 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
   const CLI::Validator utf8(
       [](std::string& text) { return std::string(CheckUtf8(text, "the text").message()); }, "");
   DeclareEnd(command, default_max_new_tokens);
+  const auto set_schema = [request](const std::string& path) {
+    const absl::StatusOr<std::string> schema = ReadTextFile(path);
+    if (!schema.ok()) {
+      throw CLI::ValidationError("--json-schema", std::string(schema.status().message()));
+    }
+    request->mutable_grammar()->set_json_schema(*schema);
+  };
+  command->add_option_function<std::string>("--json-schema", set_schema,
+                                            "file with the JSON schema that the answer must obey");
   AddChoice(
       command, "--generation-config", {{"none", 0}, {"auto", 1}},
       [sampling](int choice) { sampling->set_server_defaults(choice == 1); },

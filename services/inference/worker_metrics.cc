@@ -56,6 +56,21 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
   return samples;
 }
 
+std::vector<MetricSample> GrammarSamples(const GrammarEngine::Stats& stats) {
+  return {
+      MetricSample::Count("hearth_worker_grammars_total",
+                          "JSON schemas compiled into grammars of answers.", stats.compiled),
+      MetricSample::Count(
+          "hearth_worker_grammars_refused_total",
+          "JSON schemas refused: invalid, over a limit, or with keywords that cannot be "
+          "enforced.",
+          stats.refused),
+      MetricSample::Gauge("hearth_worker_grammar_bytes",
+                          "Bytes of the tables of all grammars; 0 before the first grammar.",
+                          stats.bytes),
+  };
+}
+
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
   std::vector<MetricSample> samples = {
       MetricSample::Count("hearth_worker_store_fetched_bytes_total",

@@ -10,10 +10,12 @@
 #include "services/inference/cache_counters.h"
 #include "services/serving/metrics.h"
 #include "worker/engine/engine.h"
+#include "worker/text/grammar.h"
 
 namespace hearth {
 
 std::vector<MetricSample> EngineSamples(const EngineStats& stats);
+std::vector<MetricSample> GrammarSamples(const GrammarEngine::Stats& stats);
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts);
 
 // Returns the tier if `counter` (of EngineStats) counts tokens restored from one; else nullopt.

@@ -57,7 +57,8 @@ Json Pick(const Counts& counters, absl::Span<const EngineCounter> picked) {
   return json;
 }
 
-Json MemoryJson(const EngineStats& stats) {
+// `grammar_bytes`: size of the grammar tables; they have no limit, so it is their capacity, too.
+Json MemoryJson(const EngineStats& stats, uint64_t grammar_bytes) {
   Json memory = Json::array();
   const auto add = [&](const char* name, uint64_t bytes, uint64_t capacity) {
     if (capacity == 0) return;
@@ -66,6 +67,7 @@ Json MemoryJson(const EngineStats& stats) {
   add("kv", stats.kv_used_bytes, stats.kv_budget_bytes);
   add("worker", stats.pool_bytes, stats.pool_limit_bytes);
   add("staged", stats.staged_bytes, stats.staging_limit_bytes);
+  add("grammars", grammar_bytes, grammar_bytes);
   return memory;
 }
 
@@ -118,6 +120,16 @@ void WorkerStatus::RecordTimes(const FinishedInfo& info) {
   }
 }
 
+void WorkerStatus::ShowGrammars(std::function<GrammarEngine::Stats()> stats) {
+  absl::MutexLock lock(&mutex_);
+  grammars_ = std::move(stats);
+}
+
+uint64_t WorkerStatus::GrammarBytes() const {
+  absl::MutexLock lock(&mutex_);
+  return grammars_ == nullptr ? 0 : grammars_().bytes;
+}
+
 Json WorkerStatus::LatenciesJson() const {
   absl::MutexLock lock(&mutex_);
   Json latencies = Json::array();
@@ -146,7 +158,7 @@ void WorkerStatus::Add(Json* to) const {
   json["totals"] = Json::object();
   for (const auto& [name, count] : TotalsOf(counters)) json["totals"][name] = count;
   json["sources"] = SourcesJson(counters);
-  json["tiers"] = MemoryJson(stats);
+  json["tiers"] = MemoryJson(stats, GrammarBytes());
   json["latencies"] = LatenciesJson();
   json["requests"] = Pick(counters, kRequests);
   json["errors"] = ErrorsJson(counters, cache_);

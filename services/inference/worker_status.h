@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -18,6 +19,7 @@
 #include "services/serving/reachability.h"
 #include "services/serving/status_figures.h"
 #include "worker/engine/engine.h"
+#include "worker/text/grammar.h"
 
 namespace hearth {
 
@@ -33,6 +35,8 @@ class WorkerStatus {
 
   StatusFigures* figures() { return &figures_; }
   void RecordTimes(const FinishedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shows the memory of grammars from now on. Any thread may call `stats`. Null: stop showing it.
+  void ShowGrammars(std::function<GrammarEngine::Stats()> stats) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Series {
@@ -44,6 +48,7 @@ class WorkerStatus {
                                                      {"load", &FinishedInfo::fetch_ms},
                                                      {"prefill", &FinishedInfo::prefill_ms},
                                                      {"request", &FinishedInfo::total_ms}}};
+  uint64_t GrammarBytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   Json LatenciesJson() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Add(Json* json) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -55,6 +60,7 @@ class WorkerStatus {
   // length.
   std::array<std::deque<double>, kSeries.size()> recent_ ABSL_GUARDED_BY(mutex_);
   uint64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<GrammarEngine::Stats()> grammars_ ABSL_GUARDED_BY(mutex_);
   StatusFigures figures_;  // last member: it uses the other members
 };
 

@@ -408,6 +408,9 @@ int Main(int argc, char** argv) {
 
   auto generator = std::make_unique<Generator>(engine->get(),
                                                GenerationOf(flags, *tokenizer, &metrics, &status));
+  const auto grammar_stats = [&generator] { return generator->grammar_stats(); };
+  metrics.AddSource([grammar_stats] { return GrammarSamples(grammar_stats()); });
+  status.ShowGrammars(grammar_stats);
   InferenceService service(generator.get(), &admission,
                            InferenceOf(flags, NotesOf(**engine, *tokenizer), **link));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};

@@ -81,13 +81,28 @@ TEST(StateFormatTest, LogitRulesSelectStateVersion) {
   std::string forged = file;
   forged[8] = 1;
   EXPECT_THAT(std::string(ParseStateFile(Resealed(forged)).status().message()),
-              HasSubstr("state of version 1 has biases, penalties or token lists"));
+              HasSubstr("state of version 1 has the fields of version 2"));
   forged = TinyStateFile();
   forged[8] = 2;
   EXPECT_THAT(std::string(ParseStateFile(Resealed(forged)).status().message()),
-              HasSubstr("state of version 2 lacks biases, penalties or token lists"));
+              HasSubstr("state of version 2 has the fields of version 1"));
   state.rules.biases.clear();
   EXPECT_FALSE(BuildStateHeader(state, 1).ok());
+}
+
+TEST(StateFormatTest, GrammarSurvivesRoundTrip) {
+  SavedState state = TinyState();
+  state.grammar = {R"({"type":"string"})", {"{\"name\":", "[{"}, true, "llguidance@1.9.1"};
+  const std::string snapshot = TinyFile();
+  const std::string file = *BuildStateHeader(state, snapshot.size()) + snapshot;
+  const auto parsed = ParseStateFile(file);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_TRUE(parsed->state.grammar == state.grammar);
+  EXPECT_EQ(ParseStatePrelude(file)->version, 3u);
+  state.grammar.json_schema.assign((64 << 10) + 1, 'x');
+  EXPECT_FALSE(BuildStateHeader(state, 1).ok());
+  state.grammar.json_schema.clear();
+  EXPECT_FALSE(BuildStateHeader(state, 1).ok()) << "triggers without a schema";
 }
 
 TEST(StateFormatTest, MismatchedTokensAreNamed) {

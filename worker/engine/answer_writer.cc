@@ -24,27 +24,65 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequenc
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<float> logits,
                                                                    Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
-  const std::vector<int32_t>& eos = model_->config().eos_token_ids;
-  const SamplingParams& sampling = sequence->request.sampling;
-  absl::StatusOr<SampledToken> token = sequence->answer.sampler.Sample(
-      logits, sampling, sequence->request.first_draw + sequence->answer.generated,
-      sequence->RulesOfNext(eos));
+  const absl::StatusOr<GrammarState*> grammar = sequence->GrammarOfNext();
+  if (!grammar.ok()) return grammar.status();
+  absl::StatusOr<SampledToken> token = Draw(logits, *grammar, sequence);
   if (!token.ok()) {
     // The logits are not finite. The restored prefix may be damaged, so remove it from the pool.
     const uint32_t boundary = sequence->restored.boundary;
-    if (boundary > 0) keeper_->pool().Forget(sequence->prefix, boundary);
+    if (boundary > 0 && absl::IsInternal(token.status())) {
+      keeper_->pool().Forget(sequence->prefix, boundary);
+    }
     return token.status();
   }
   token->sample = sequence->sample;
   if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();
-  if (!sequence->request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token->id)) {
-    return FinishReason::kEos;
-  }
-  const std::vector<int32_t>& stops = sampling.rules.stop_ids;
-  if (std::find(stops.begin(), stops.end(), token->id) != stops.end()) return FinishReason::kStop;
+  if (IsEnd(*sequence, token->id)) return FinishReason::kEos;
+  if (IsStop(*sequence, token->id)) return FinishReason::kStop;
   if (!PassOn(sequence, *token)) return FinishReason::kStop;
+  // Only an end token is allowed now, so no step is needed to draw it.
+  if (*grammar != nullptr && (*grammar)->MustEnd()) return FinishReason::kEos;
   if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
   return std::optional<FinishReason>();
+}
+
+bool AnswerWriter::IsEnd(const Sequence& sequence, int32_t token) const {
+  const std::vector<int32_t>& eos = model_->config().eos_token_ids;
+  return !sequence.request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token);
+}
+
+bool AnswerWriter::IsStop(const Sequence& sequence, int32_t token) const {
+  const std::vector<int32_t>& stops = sequence.request.sampling.rules.stop_ids;
+  return std::find(stops.begin(), stops.end(), token) != stops.end();
+}
+
+// Draws the next token; `grammar` may be null. If the grammar's mask allows the drawn token but
+// Accept refuses it, draws again from the same logits with the new mask.
+absl::StatusOr<SampledToken> AnswerWriter::Draw(absl::Span<float> logits, GrammarState* grammar,
+                                                Sequence* sequence) {
+  const EngineRequest& request = sequence->request;
+  const uint64_t draw = request.first_draw + sequence->answer.generated;
+  LogitRules* const rules = sequence->RulesOfNext(model_->config().eos_token_ids);
+  Sampler& sampler = sequence->answer.sampler;
+  if (grammar == nullptr) return sampler.Sample(logits, request.sampling, draw, rules);
+  absl::Status met;
+  while (met.ok()) {
+    const int64_t begin = absl::GetCurrentTimeNanos();
+    const auto allowed = grammar->Allow();
+    const int64_t took = std::max<int64_t>(absl::GetCurrentTimeNanos() - begin, 0);
+    counters_->Add(EngineCounter::kGrammarMasks);
+    counters_->Add(EngineCounter::kGrammarMaskUs, static_cast<uint64_t>(took) / 1000);
+    met = allowed.status();
+    if (!met.ok()) break;
+    absl::StatusOr<SampledToken> token =
+        sampler.Sample(logits, request.sampling, draw, rules, *allowed);
+    if (!token.ok() || IsEnd(*sequence, token->id) || IsStop(*sequence, token->id)) return token;
+    const absl::StatusOr<bool> accepted = grammar->Accept(token->id);
+    if (accepted.ok() && *accepted) return token;
+    met = accepted.status();
+  }
+  counters_->Add(EngineCounter::kGrammarLimits);
+  return met;
 }
 
 // Sends one token to the caller. Returns false if the caller stops the answer.
@@ -103,6 +141,9 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
 }
 
 void AnswerWriter::NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accepted) {
+  if (sequence->answer.speculation.is_forced()) {
+    counters_->Add(EngineCounter::kForcedTokens, drafted);
+  }
   sequence->answer.speculation.OnStep(drafted, accepted);
   RequestState& state = *sequence->state;
   ++state.decode_steps;
@@ -200,6 +241,7 @@ void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status)
   if (std::exchange(sequence->state->failed, true))
     return planner_->NoteDone();  // another sample already reported the error
   switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:  // from the grammar; counted as kGrammarLimits
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:
       counters_->Add(EngineCounter::kRequestsCancelled);

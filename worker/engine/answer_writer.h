@@ -52,6 +52,10 @@ class AnswerWriter {
  private:
   absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<float> logits,
                                                        Sequence* sequence);
+  absl::StatusOr<SampledToken> Draw(absl::Span<float> logits, GrammarState* grammar,
+                                    Sequence* sequence);
+  bool IsEnd(const Sequence& sequence, int32_t token) const;
+  bool IsStop(const Sequence& sequence, int32_t token) const;
   void HashRow(absl::Span<const float> logits, Sequence* sequence);
   void NoteStep(Sequence* sequence, uint32_t drafted, uint32_t accepted);
   FinishedInfo InfoOf(const Sequence& sequence) const;

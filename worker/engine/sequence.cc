@@ -29,6 +29,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.request_id = request.request_id;
   own.sampling = request.sampling;
   own.sampling.seed = SeedOfSample(request.sampling.seed, sample);
+  own.grammar = request.grammar;
   own.first_draw = request.first_draw;
   own.max_new_tokens = request.max_new_tokens;
   own.ignore_eos = request.ignore_eos;
@@ -143,7 +144,28 @@ void Sequence::Speculate() {
   const size_t known = speculation.tokens() - prompt.size();
   speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
   // Do not guess the last token of a complete answer: no step would verify it.
-  speculation.Guess(request.max_new_tokens - answer.generated - 1);
+  const uint32_t room = request.max_new_tokens - answer.generated - 1;
+  if (answer.grammar == nullptr) return speculation.Guess(room);
+  const std::vector<int32_t> forced = answer.grammar->Forced(std::min(room, speculation.most()));
+  if (!forced.empty()) return speculation.Expect(forced);
+  speculation.Guess(room);
+  if (speculation.drafted() == 0) return;
+  speculation.Cut(answer.grammar->CountAllowed(speculation.step().subspan(1)));
+}
+
+absl::StatusOr<GrammarState*> Sequence::GrammarOfNext() {
+  if (request.grammar == nullptr || answer.grammar != nullptr) return answer.grammar.get();
+  std::unique_ptr<GrammarState> state = request.grammar->NewState();
+  const absl::Span<const int32_t> prompt = asked().token_ids;
+  const size_t drawn = std::min<uint64_t>(prompt.size(), asked().first_draw);
+  for (const int32_t token : prompt.last(drawn)) {
+    const absl::StatusOr<bool> accepted = state->Accept(token);
+    if (accepted.ok() && *accepted) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_draw: the prompt's last ", drawn, " tokens do not obey the grammar"));
+  }
+  answer.grammar = std::move(state);
+  return answer.grammar.get();
 }
 
 LogitRules* Sequence::RulesOfNext(const std::vector<int32_t>& eos) {

@@ -132,6 +132,7 @@ struct GrowingAnswer {
 
   Sampler sampler;
   std::optional<LogitRules> rules;  // created with the first token, if the request has logit rules
+  std::unique_ptr<GrammarState> grammar;  // created with the first token, if there is a grammar
   std::vector<float> logits;
   std::unique_ptr<Sha256Stream> logits_digest;  // digest of all tokens' logits, if requested
   int32_t last_token = 0;
@@ -176,6 +177,10 @@ struct Sequence {
 
   // Returns the rules for the next token's logits. Returns null if the request has no rules.
   LogitRules* RulesOfNext(const std::vector<int32_t>& eos);
+
+  // Returns the answer's state in its grammar. Returns null if the request has no grammar.
+  // kInvalidArgument: the tokens drawn before first_draw do not obey the grammar.
+  absl::StatusOr<GrammarState*> GrammarOfNext();
 
   // Stops waiting for the lookup, and cancels its calls so that its thread becomes free. Returns
   // true if a lookup may have been running.

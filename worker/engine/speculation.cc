@@ -92,6 +92,7 @@ std::vector<int32_t> GuessNext(absl::Span<const int32_t> text, size_t most) {
 
 void Speculation::Guess(uint32_t room) {
   step_.clear();
+  forced_ = false;
   const uint32_t most = std::min(room, length_.tokens());
   if (most == 0) return;
   const std::vector<int32_t> guess = GuessNext(text_, most);
@@ -100,8 +101,21 @@ void Speculation::Guess(uint32_t room) {
   step_.insert(step_.end(), guess.begin(), guess.end());
 }
 
+void Speculation::Expect(absl::Span<const int32_t> tokens) {
+  assert(!tokens.empty() && tokens.size() <= most());
+  step_.assign(1, text_.back());
+  step_.insert(step_.end(), tokens.begin(), tokens.end());
+  forced_ = true;
+}
+
+void Speculation::Cut(size_t tokens) {
+  if (tokens == 0) return step_.clear();
+  step_.resize(std::min(step_.size(), tokens + 1));
+}
+
 void Speculation::OnStep(uint32_t drafted, uint32_t accepted) {
   assert(drafted <= this->drafted());
+  if (is_forced()) return;
   length_.OnStep(drafted, accepted);
 }
 

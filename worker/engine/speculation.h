@@ -67,6 +67,14 @@ class Speculation {
   size_t tokens() const { return text_.size(); }
   // Guesses at most `room` tokens that follow the text. REQUIRES: the text is not empty.
   void Guess(uint32_t room);
+  // Guesses `tokens`, which the answer's grammar forces, or nearly so. OnStep does not adapt the
+  // length of guesses to them. REQUIRES: the text is not empty; 1 <= tokens.size() <= most().
+  void Expect(absl::Span<const int32_t> tokens);
+  // Keeps only the first `tokens` guessed tokens.
+  void Cut(size_t tokens);
+  // Whether the current guess comes from Expect.
+  bool is_forced() const { return forced_ && !step_.empty(); }
+  uint32_t most() const { return length_.most(); }
   // Number of guessed tokens.
   uint32_t drafted() const { return step_.empty() ? 0 : static_cast<uint32_t>(step_.size()) - 1; }
   // Returns the last token of the text, followed by the guessed tokens. REQUIRES: drafted() > 0.
@@ -78,6 +86,7 @@ class Speculation {
   std::vector<int32_t> text_;
   DraftLength length_;
   std::vector<int32_t> step_;
+  bool forced_ = false;
 };
 
 }  // namespace hearth

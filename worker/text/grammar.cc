@@ -244,7 +244,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   if (llg_matcher_get_error(matcher.get()) != nullptr) {
     const std::string error = llg_matcher_get_error(matcher.get());
     return absl::InvalidArgumentError(
-        absl::StrCat("grammar.json_schema at ", FindError(*checked, error, error_of), ": ", error));
+        absl::StrCat("grammar.json_schema: ", FindError(*checked, error, error_of), ": ", error));
   }
   std::vector<uint32_t> mask(tables_->mask_words);
   if (llg_matcher_compute_mask_into(matcher.get(), mask.data(),

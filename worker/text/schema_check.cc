@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 using ErrorOf = absl::FunctionRef<std::string(const std::string&)>;
 
 absl::Status Refuse(absl::string_view path, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("grammar.json_schema at ", path, ": ", what));
+  return absl::InvalidArgumentError(absl::StrCat("grammar.json_schema: ", path, ": ", what));
 }
 
 absl::Status TooMany(absl::string_view path, absl::string_view what, size_t most, uint64_t count) {

@@ -133,6 +133,7 @@ v1::GenerateRequest RestOf(const v1::LoadStateResponse& loaded, const LoadFlags&
   *request.mutable_sampling() = loaded.sampling();
   request.set_first_draw(loaded.first_draw());
   request.set_adapter(loaded.adapter());
+  if (loaded.has_grammar()) *request.mutable_grammar() = loaded.grammar();
   flags.generation.Apply(&request);
   return request;
 }

@@ -403,7 +403,22 @@ absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text) {
 }
 
 Generator::Generator(Engine* engine, GeneratorOptions options)
-    : engine_(engine), options_(std::move(options)) {}
+    : engine_(engine),
+      options_(std::move(options)),
+      grammars_(options_.tokenizer == nullptr
+                    ? nullptr
+                    : std::make_unique<GrammarEngine>(options_.tokenizer,
+                                                      engine->config().eos_token_ids,
+                                                      engine->config().vocab_size)) {}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> Generator::CompileGrammar(
+    const v1::Grammar& grammar) {
+  if (grammars_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("grammar: ", options_.why_no_tokenizer, ", so the answer has no text"));
+  }
+  return grammars_->Compile(GrammarFromProto(grammar));
+}
 
 SamplingParams Generator::open_sampling() const {
   const GenerationDefaults& model =
@@ -501,6 +516,11 @@ absl::Status Generator::Generate(const GenerationTerms& terms, const v1::Generat
   if (request.fits_context() && made->token_ids.size() < context_tokens) {
     const auto left = static_cast<uint32_t>(context_tokens - made->token_ids.size());
     made->max_new_tokens = std::min(made->max_new_tokens, left);
+  }
+  if (request.has_grammar()) {
+    auto grammar = CompileGrammar(request.grammar());
+    if (!grammar.ok()) return grammar.status();
+    made->grammar = *std::move(grammar);
   }
   auto recent = recent_.Begin(*made);
   return std::make_shared<Generation>(engine_, options_, request, std::move(sink))

@@ -27,6 +27,7 @@
 #include "services/inference/calls/recent_answers.h"
 #include "services/serving/calls/fair_pool.h"
 #include "worker/engine/engine.h"
+#include "worker/text/grammar.h"
 #include "worker/text/prompt.h"
 #include "worker/text/tokenizer.h"
 
@@ -149,10 +150,16 @@ class Generator {
                                     std::function<bool()> stopped) const;
   // Returns the sampling values for requests with `server_defaults`.
   SamplingParams open_sampling() const;
+  // REQUIRES: called on a thread of pool(). kFailedPrecondition: the model has no tokenizer, or the
+  // worker was built without grammars.
+  absl::StatusOr<std::shared_ptr<const Grammar>> CompileGrammar(const v1::Grammar& grammar);
 
   Engine* engine() const { return engine_; }
   const GeneratorOptions& options() const { return options_; }
   RecentAnswers* recent() { return &recent_; }
+  GrammarEngine::Stats grammar_stats() const {
+    return grammars_ == nullptr ? GrammarEngine::Stats() : grammars_->stats();
+  }
   // The pool that parses requests and makes prompts. Tenants take turns.
   FairPool* pool() { return &pool_; }
 
@@ -163,6 +170,7 @@ class Generator {
 
   Engine* const engine_;
   const GeneratorOptions options_;
+  const std::unique_ptr<GrammarEngine> grammars_;  // null if the model has no tokenizer
   RecentAnswers recent_;
   FairPool pool_{"prompts"};  // last member: its jobs use the other members
 };

@@ -147,6 +147,10 @@ absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode) {
   }
 }
 
+GrammarSpec GrammarFromProto(const v1::Grammar& proto) {
+  return {proto.json_schema(), {proto.triggers().begin(), proto.triggers().end()}, proto.lenient()};
+}
+
 void StartedToProto(const StartedInfo& info, v1::Started* out) {
   out->set_prompt_tokens(info.prompt_tokens);
   out->set_cached_tokens(info.cached_tokens);

@@ -22,6 +22,7 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto
                                                  const SamplingParams& open);
 absl::StatusOr<BeamOptions> SearchFromProto(const v1::GenerateRequest& proto);
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
+GrammarSpec GrammarFromProto(const v1::Grammar& proto);
 
 void StartedToProto(const StartedInfo& info, v1::Started* out);
 // Returns "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty without

@@ -15,6 +15,7 @@
 #include "services/rpc/request_bytes.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/upload_call.h"
+#include "worker/text/grammar.h"
 
 namespace hearth {
 namespace {
@@ -52,6 +53,12 @@ void StateToProto(const SavedState& state, const std::string& adapter, v1::LoadS
   out->mutable_sampling()->set_top_p(static_cast<float>(state.top_p));
   out->mutable_sampling()->set_seed(state.seed);
   RulesToProto(state.rules, out->mutable_sampling());
+  if (!state.grammar.json_schema.empty()) {
+    v1::Grammar* const grammar = out->mutable_grammar();
+    grammar->set_json_schema(state.grammar.json_schema);
+    grammar->mutable_triggers()->Add(state.grammar.triggers.begin(), state.grammar.triggers.end());
+    grammar->set_lenient(state.grammar.lenient);
+  }
   out->set_adapter(adapter);
   out->set_computed_tokens(static_cast<uint32_t>(state.token_ids.size() - 1));
 }
@@ -70,6 +77,18 @@ absl::Status CheckTokens(const SavedState& state, const ModelConfig& config) {
   return absl::FailedPreconditionError(absl::StrCat(
       "cannot restore: input tokens differs: saved token_ids[", state.token_ids.size() - 1,
       "] = ", last, ", running a vocabulary of ", config.vocab_size));
+}
+
+// Refuses a state whose grammar was enforced by another version of the grammar library, because
+// another version may allow other tokens.
+absl::Status CheckGrammar(const SavedState& state) {
+  const std::string running = GrammarLibraryVersion();
+  if (state.grammar.json_schema.empty() || state.grammar.library == running) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot restore: grammar library differs: saved ", state.grammar.library,
+                   ", running ", running.empty() ? "none" : running));
 }
 
 // LoadStateCall: one LoadState stream. It receives a file, checks the file on a pool, and puts the
@@ -150,6 +169,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     const absl::StatusOr<StateFile> file = ParseStateFile(file_);
     if (!file.ok()) return file.status();
     absl::Status status = CheckTokens(file->state, generator_->engine()->config());
+    status.Update(CheckGrammar(file->state));
     if (!status.ok()) return status;
     const absl::StatusOr<std::string> adapter =
         generator_->engine()->AddSnapshot(tenant_, file->snapshot);

@@ -13,7 +13,16 @@ uint64_t WeightOf(const RecentAnswer& answer) {
   return std::max(answer.most_tokens(), RecentAnswers::kMinTokens);
 }
 
+EngineRequest WithoutGrammar(EngineRequest request) {
+  request.grammar.reset();
+  return request;
+}
+
 }  // namespace
+
+RecentAnswer::RecentAnswer(EngineRequest request)
+    : grammar_(request.grammar == nullptr ? nullptr : request.grammar->spec()),
+      request_(WithoutGrammar(std::move(request))) {}
 
 void RecentAnswer::Add(int32_t token) {
   absl::MutexLock lock(&mutex_);

@@ -25,20 +25,24 @@ namespace hearth {
 // it.
 class RecentAnswer {
  public:
-  explicit RecentAnswer(EngineRequest request) : request_(std::move(request)) {}
+  explicit RecentAnswer(EngineRequest request);
 
   void Add(int32_t token) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns a request that continues the answer: its prompt is all tokens up to now, and its
   // first_draw is the number of generated tokens.
   EngineRequest Rest() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Returns the request without its compiled grammar, which uses more memory than the schema.
   const EngineRequest& request() const { return request_; }
+  // Returns the grammar of the answer. Returns null if the answer has no grammar.
+  const std::shared_ptr<const GrammarSpec>& grammar() const { return grammar_; }
   // Returns an upper bound of the number of tokens: of the prompt and of the whole answer.
   uint64_t most_tokens() const {
     return uint64_t{request_.max_new_tokens} + request_.token_ids.size();
   }
 
  private:
+  const std::shared_ptr<const GrammarSpec> grammar_;
   const EngineRequest request_;
   mutable absl::Mutex mutex_;
   std::vector<int32_t> generated_ ABSL_GUARDED_BY(mutex_);

@@ -42,8 +42,9 @@ uint64_t SnapshotBytes(const KvLayout& layout, uint32_t tokens) {
   return bytes + (uint64_t{64} << 10);  // room for the fingerprint
 }
 
-absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_tokens,
-                                     uint64_t snapshot_bytes) {
+// Returns the header of the state file. `grammar`: may be null.
+absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, const GrammarSpec* grammar,
+                                     size_t prompt_tokens, uint64_t snapshot_bytes) {
   SavedState state;
   state.request_id = rest.request_id.substr(0, kMaxStateTextBytes);
   state.adapter = rest.adapter;
@@ -68,6 +69,10 @@ absl::StatusOr<std::string> HeaderOf(const EngineRequest& rest, size_t prompt_to
   state.rules.stop_ids.assign(rules.stop_ids.begin(), rules.stop_ids.end());
   state.rules.bad_ids.assign(rules.bad_ids.begin(), rules.bad_ids.end());
   state.rules.min_tokens = rules.min_tokens;
+  if (grammar != nullptr) {
+    state.grammar = {grammar->json_schema, grammar->triggers, grammar->lenient,
+                     GrammarLibraryVersion()};
+  }
   return BuildStateHeader(state, snapshot_bytes);
 }
 
@@ -162,6 +167,7 @@ class SaveStateCall final : public StreamCall {
           "a beam search cannot be saved: its answer is not known before it ends");
     }
     rest_ = answer.Rest();
+    grammar_ = answer.grammar();
     prompt_tokens_ = answer.request().token_ids.size();
     if (rest_.token_ids.size() < 2) {
       return absl::FailedPreconditionError("the inference has computed nothing to save yet");
@@ -202,7 +208,8 @@ class SaveStateCall final : public StreamCall {
   }
 
   void TakeSnapshot(std::string snapshot) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::StatusOr<std::string> header = HeaderOf(rest_, prompt_tokens_, snapshot.size());
+    absl::StatusOr<std::string> header =
+        HeaderOf(rest_, grammar_.get(), prompt_tokens_, snapshot.size());
     if (!header.ok()) return End(absl::InternalError(header.status().message()));
     absl::MutexLock lock(&mutex_);
     if (ended()) return;
@@ -217,6 +224,7 @@ class SaveStateCall final : public StreamCall {
   RequestCancel cancel_;
   // The request that continues from the state. Set by Prepare.
   EngineRequest rest_;
+  std::shared_ptr<const GrammarSpec> grammar_;
   size_t prompt_tokens_ = 0;
   bool made_ ABSL_GUARDED_BY(mutex_) = false;
   std::string header_ ABSL_GUARDED_BY(mutex_);    // header of the state, sent first

@@ -30,5 +30,17 @@ TEST(WorkerMetrics, CachedTokensHaveTierLabel) {
   EXPECT_TRUE(has_prompt_tokens);
 }
 
+TEST(WorkerMetrics, GrammarSamplesShowStats) {
+  GrammarEngine::Stats stats;
+  stats.compiled = 5;
+  stats.refused = 2;
+  stats.bytes = 1000;
+  std::map<std::string, double> values;
+  for (const MetricSample& sample : GrammarSamples(stats)) values[sample.name] = sample.value;
+  EXPECT_EQ(values, (std::map<std::string, double>{{"hearth_worker_grammars_total", 5},
+                                                   {"hearth_worker_grammars_refused_total", 2},
+                                                   {"hearth_worker_grammar_bytes", 1000}}));
+}
+
 }  // namespace
 }  // namespace hearth

@@ -143,10 +143,10 @@ TEST(Grammar, Refusal_NamesThePath) {
   const char* const two =
       R"({"properties": {"a": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}})";
   EXPECT_THAT(std::string(RefusalOf(two).message()),
-              AllOf(StartsWith("grammar.json_schema at #/properties/a: "), HasSubstr("oneOf")));
+              AllOf(StartsWith("grammar.json_schema: #/properties/a: "), HasSubstr("oneOf")));
   const char* const lookahead = R"x({"items": {"pattern": "(?=a)"}})x";
   EXPECT_THAT(std::string(RefusalOf(lookahead).message()),
-              StartsWith("grammar.json_schema at #/items/pattern: "));
+              StartsWith("grammar.json_schema: #/items/pattern: "));
   EXPECT_TRUE(RefusalOf(lookahead, /*lenient=*/true).ok());
   EXPECT_EQ(RefusalOf("false").code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RefusalOf(R"({"type": "integer", "minimum": 2, "maximum": 1})").code(),
@@ -210,7 +210,8 @@ TEST(GrammarTrigger, TokenAcrossItsEnd_IsDrawnAgain) {
     const char* const digits = "0123456789ABCDEF";
     add(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">", PieceType::kByte);
   }
-  for (const char* text : {"\":\"", "\":\xE2\x96\x81", "{", "\"", ":", "n", "l", "}", "\xE2\x96\x81"}) {
+  for (const char* text :
+       {"\":\"", "\":\xE2\x96\x81", "{", "\"", ":", "n", "l", "}", "\xE2\x96\x81"}) {
     add(text, PieceType::kNormal);
   }
   const auto tokenizer = Tokenizer::Make(pieces);

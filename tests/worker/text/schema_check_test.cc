@@ -79,27 +79,27 @@ TEST(SchemaCheck, KeywordThatCannotBeEnforced_IsRefusedOrDropped) {
         "dependencies", "dependentRequired", "dependentSchemas", "uniqueItems", "unevaluatedItems",
         "unevaluatedProperties", "$dynamicRef", "$recursiveRef"}) {
     const std::string schema = absl::StrCat(R"({"items":{")", keyword, R"(":true}})");
-    EXPECT_EQ(Checked(schema), absl::StrCat("grammar.json_schema at #/items/", keyword,
+    EXPECT_EQ(Checked(schema), absl::StrCat("grammar.json_schema: #/items/", keyword,
                                             ": the keyword ", keyword, " cannot be enforced"));
     EXPECT_EQ(Checked(schema, true), R"({"items":{}})");
   }
   EXPECT_EQ(Checked(R"({"uniqueItems":false})"), "{}");
   EXPECT_EQ(Checked(R"({"format":"regex"})"),
-            "grammar.json_schema at #/format: the format \"regex\" cannot be enforced");
+            "grammar.json_schema: #/format: the format \"regex\" cannot be enforced");
   EXPECT_EQ(Checked(R"({"type":"integer","format":"int32"})"), R"({"type":"integer"})");
   const auto fails = [](const std::string& schema) {
     return schema.find("(?=") == schema.npos ? std::string() : "no lookahead";
   };
   const std::string schema = R"x({"properties":{"a~/":{"pattern":"(?=x)"}}})x";
   EXPECT_EQ(CheckSchema(schema, false, fails).status().message(),
-            "grammar.json_schema at #/properties/a~0~1/pattern: the pattern (no lookahead) cannot "
+            "grammar.json_schema: #/properties/a~0~1/pattern: the pattern (no lookahead) cannot "
             "be enforced");
   EXPECT_EQ(*CheckSchema(schema, true, fails),
             R"({"properties":{"a~/":{}},"additionalProperties":false})");
 }
 
 TEST(SchemaCheck, Reference_MustPointToASchemaHere) {
-  const std::string prefix = "grammar.json_schema at #/$ref: ";
+  const std::string prefix = "grammar.json_schema: #/$ref: ";
   EXPECT_EQ(Checked(R"({"$ref":"http://example.com/a"})"),
             prefix + "must refer to this schema: #, or #/ and a path");
   EXPECT_EQ(Checked(R"({"$ref":"#/$defs/a"})"), prefix + "there is no schema at #/$defs/a");

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "worker/prefix/load_model.h"
 #include "worker/prefix/prefix_cache.h"
 #include "worker/text/beam_search.h"
+#include "worker/text/grammar.h"
 #include "worker/text/sampler.h"
 
 namespace hearth {
@@ -38,6 +40,7 @@ struct EngineRequest {
   std::string tenant = "default";
   std::string adapter;  // name in EngineOptions::adapters; empty: no adapter
   SamplingParams sampling;
+  std::shared_ptr<const Grammar> grammar;  // grammar of the answer's text; null: free text
   // Tokens drawn before this request; the first token's random number has this index.
   uint64_t first_draw = 0;
   // 0: prefill only. A prefill-only request that writes computes up to the last boundary to save,

@@ -33,6 +33,19 @@ absl::Status CheckSearch(const EngineRequest& request) {
       absl::StrCat("beams: ", request.search.beams, " cannot be combined with ", other));
 }
 
+// Refuses options that conflict with a grammar: the grammar decides where the answer ends.
+absl::Status CheckGrammar(const EngineRequest& request) {
+  if (request.grammar == nullptr) return absl::OkStatus();
+  std::string other;
+  if (request.searches()) other = absl::StrCat("beams ", request.search.beams);
+  if (request.ignore_eos) other = "ignore_eos";
+  if (request.sampling.rules.min_tokens > 0) {
+    other = absl::StrCat("sampling.min_tokens ", request.sampling.rules.min_tokens);
+  }
+  if (other.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("grammar: cannot be combined with ", other));
+}
+
 }  // namespace
 
 absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config) {
@@ -76,6 +89,7 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
         absl::StrCat("n: must be in [1, ", kMaxSamples, "]; got ", request.samples));
   }
   if (absl::Status search = CheckSearch(request); !search.ok()) return search;
+  if (absl::Status grammar = CheckGrammar(request); !grammar.ok()) return grammar;
   absl::Status sampling = request.sampling.Validate();
   sampling.Update(request.sampling.rules.CheckIds(config.vocab_size, config.eos_token_ids.size()));
   return sampling;
