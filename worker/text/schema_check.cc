@@ -175,6 +175,21 @@ uint64_t GreatestRepetition(absl::string_view pattern) {
   return greatest;
 }
 
+// A character that a text without \u escapes cannot have.
+bool HasControl(const std::string& text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 && !absl::StrContains("\b\t\n\f\r", c);
+  });
+}
+bool HasControl(const Json& value) {
+  if (value.is_string()) return HasControl(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return false;
+  for (const auto& [key, one] : value.items()) {
+    if ((value.is_object() && HasControl(key)) || HasControl(one)) return true;
+  }
+  return false;
+}
+
 bool MayBeString(const Json& schema) {
   const auto type = schema.find("type");
   if (type == schema.end()) return true;
@@ -233,7 +248,10 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
   for (auto& [key, value] : schema->items()) {
     const absl::StatusOr<Fate> fate = CheckKeyword(Below(path, key), key, value, *schema);
     if (!fate.ok()) return fate.status();
-    if (*fate == Fate::kKeep) kept[key] = std::move(value);
+    if (*fate == Fate::kDrop) continue;
+    // 2.0 is a count too, which the library does not take.
+    if (IsOneOf(key, kCounts) && value.is_number_float()) value = value.get<uint64_t>();
+    kept[key] = std::move(value);
   }
   absl::Status status;
   VisitSchemas(path, kept, [&](const std::string& at, Json& one) {
@@ -249,6 +267,13 @@ absl::StatusOr<Checker::Fate> Checker::CheckKeyword(const std::string& at, const
   if (IsOneOf(key, kNotEnforced)) {
     if (key == "uniqueItems" && value == false) return Fate::kDrop;
     return NotEnforced(at, absl::StrCat("the keyword ", key));
+  }
+  bool has_control = IsOneOf(key, {"const", "enum", "required"}) && HasControl(value);
+  if (key == "properties" && value.is_object()) {
+    for (const auto& [name, one] : value.items()) has_control |= HasControl(name);
+  }
+  if (has_control) {
+    return Refuse(at, "a control character that has no escape but \\u cannot be written");
   }
   if (IsOneOf(key, kSchemaMaps) || key == "required") return CheckObject(at, key, value, schema);
   if (key == "items" && !value.is_array()) return Fate::kKeep;
@@ -351,8 +376,10 @@ absl::StatusOr<Checker::Fate> Checker::CheckNumber(const std::string& at, const 
   if (!value.is_number()) return Refuse(at, "must be a number");
   if (IsOneOf(key, kCounts)) {
     const double count = value.get<double>();
-    if (count >= 0 && count == std::floor(count)) return Fate::kKeep;
-    return Refuse(at, "must be a whole number of at least 0");
+    if (count >= 0 && count <= SchemaLimits::kCount && count == std::floor(count)) {
+      return Fate::kKeep;
+    }
+    return Refuse(at, absl::StrCat("must be a whole number in [0, ", SchemaLimits::kCount, "]"));
   }
   if (key != "multipleOf") return Fate::kKeep;
   if (!(value.get<double>() > 0)) return Refuse(at, "must be above 0");

@@ -33,6 +33,7 @@ struct SchemaLimits {
   static constexpr uint64_t kRepetition = 1'000;    // in a pattern: {n}
   static constexpr size_t kPatterns = 64;           // of the schema
   static constexpr size_t kPatternProperties = 16;  // of an object
+  static constexpr uint64_t kCount = 1'000'000;     // minItems, maxLength and the like
   static constexpr uint64_t kMultipleOf = 10'000;   // the number's digits, as a whole number
   static constexpr uint64_t kMultiplesOf = 20'000;  // all together
 };

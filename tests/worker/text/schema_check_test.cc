@@ -44,6 +44,8 @@ TEST(SchemaCheck, Annotations_AreDropped) {
             R"({"type":"object","properties":{"description":{"type":"string"}},)"
             R"("additionalProperties":false})");
   EXPECT_EQ(Checked("true"), "{}");
+  EXPECT_EQ(Checked(R"({"maxItems": 2.0})"), R"({"maxItems":2})");
+  EXPECT_EQ(Checked(R"({"const": "\b\t\n\f\r"})"), R"({"const":"\b\t\n\f\r"})");
 }
 
 TEST(SchemaCheck, Order_IsKept) {
@@ -193,6 +195,7 @@ TEST(SchemaCheck, Limits_AreExact) {
       {multiples({"1e-7"}), multiples({"10000", "0.26", "9975"}),
        "all together must be at most 20000; got 20001"},
       {bytes(65536), bytes(65537), "must have at most 65536 bytes without descriptions; got 65537"},
+      {R"({"maxItems":1e6})", R"({"maxItems":1000001})", "must be a whole number in [0, 1000000]"},
       {R"({"minimum":1e308})", R"({"minimum":1e309})", "#: numbers must fit a double"},
   };
   for (const Limit& limit : limits) {
@@ -216,11 +219,14 @@ TEST(SchemaCheck, WrongForm_IsRefusedWithItsPath) {
       {R"({"enum": 7})", "#/enum: must be a list"},
       {R"({"required": [7]})", "#/required: must be a list of strings"},
       {R"({"minimum": "7"})", "#/minimum: must be a number"},
-      {R"({"minLength": 1.5})", "#/minLength: must be a whole number of at least 0"},
-      {R"({"maxItems": -1})", "#/maxItems: must be a whole number of at least 0"},
+      {R"({"minLength": 1.5})", "#/minLength: must be a whole number in [0, 1000000]"},
+      {R"({"maxItems": -1})", "#/maxItems: must be a whole number in [0, 1000000]"},
       {R"({"multipleOf": 0})", "#/multipleOf: must be above 0"},
       {R"({"pattern": 7})", "#/pattern: must be a string"},
       {R"({"format": 7})", "#/format: must be a string"},
+      {R"({"const": ["a\u0000"]})", "#/const: a control character"},
+      {R"({"enum": [{"\u001f": 1}]})", "#/enum: a control character"},
+      {R"({"properties": {"\u0001": {}}})", "#/properties: a control character"},
       {R"({"items": 7})", "#/items: must be a schema"},
       {"7", "#: must be a schema"},
       {"false", "#: must allow a value"},
