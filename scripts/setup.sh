@@ -188,6 +188,27 @@ plan_test_python() {
     stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
 }
 
+fetch_schema_suite() {
+  local folder
+  folder=$(mktemp -d)
+  "$PYTHON" -m pip download --disable-pip-version-check --quiet --no-deps --require-hashes \
+    --no-binary jsonschema -r "$ROOT/scripts/schema-suite.txt" -d "$folder"
+  mkdir -p "$ROOT/.deps"
+  tar -C "$ROOT/.deps" -xzf "$folder"/jsonschema-*.tar.gz
+  rm -r "$folder"
+}
+
+# Plans to fetch the JSON-Schema-Test-Suite for schema_suite_test.py.
+plan_schema_suite() {
+  local want
+  want=$(digest "$ROOT/scripts/schema-suite.txt")
+  ! stamp_holds "$STAMPS/schema-suite" "$want" || return 0
+  plan_venv
+  plan_fetch "JSON-Schema-Test-Suite" "for a test, into .deps: 1 MB" 1 4
+  piece schema-suite "the JSON-Schema-Test-Suite" 6 "apt python python-test" \
+    stamped "$STAMPS/schema-suite" "$want" fetch_schema_suite
+}
+
 # Writes the bytecode of the modules that tests import. Tests run with -B, which writes no bytecode,
 # so without this each test would compile these modules for 3.5 s.
 write_bytecode() {

@@ -244,11 +244,15 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
                         schema->contains("$ref") || schema->contains("allOf");
   may_close_ =
       may_close_ && !schema->contains("allOf") && !(combines && schema->contains("properties"));
-  Json kept = Json::object();
-  for (auto& [key, value] : schema->items()) {
+  std::set<std::string> dropped;
+  for (const auto& [key, value] : schema->items()) {
     const absl::StatusOr<Fate> fate = CheckKeyword(Below(path, key), key, value, *schema);
     if (!fate.ok()) return fate.status();
-    if (*fate == Fate::kDrop) continue;
+    if (*fate == Fate::kDrop) dropped.insert(key);
+  }
+  Json kept = Json::object();
+  for (auto& [key, value] : schema->items()) {
+    if (dropped.count(key) > 0) continue;
     // 2.0 is a count too, which the library does not take.
     if (IsOneOf(key, kCounts) && value.is_number_float()) value = value.get<uint64_t>();
     kept[key] = std::move(value);

@@ -30,9 +30,8 @@ std::string List(size_t count, Make make) {
 
 std::string Properties(size_t optional, size_t required) {
   const auto name = [](size_t i) { return absl::StrCat("\"p", i, "\""); };
-  return absl::StrCat("{\"properties\":{",
-                      List(optional + required, [&](size_t i) { return name(i) + ":{}"; }),
-                      "},\"required\":[", List(required, name), "]}");
+  return absl::StrCat("{\"required\":[", List(required, name), "],\"properties\":{",
+                      List(optional + required, [&](size_t i) { return name(i) + ":{}"; }), "}}");
 }
 
 TEST(SchemaCheck, Annotations_AreDropped) {
@@ -88,6 +87,8 @@ TEST(SchemaCheck, KeywordThatCannotBeEnforced_IsRefusedOrDropped) {
   EXPECT_EQ(Checked(R"({"uniqueItems":false})"), "{}");
   EXPECT_EQ(Checked(R"({"format":"regex"})"),
             "grammar.json_schema: #/format: the format \"regex\" cannot be enforced");
+  const char* const uuid = R"({"type":"string","minLength":1,"format":"uuid"})";
+  EXPECT_EQ(Checked(uuid), uuid);
   EXPECT_EQ(Checked(R"({"type":"integer","format":"int32"})"), R"({"type":"integer"})");
   const auto fails = [](const std::string& schema) {
     return schema.find("(?=") == schema.npos ? std::string() : "no lookahead";
@@ -177,7 +178,9 @@ TEST(SchemaCheck, Limits_AreExact) {
   const Limit limits[] = {
       {nested(64), nested(65), "#: must be at most 64 levels deep"},
       {keys(1024), keys(1025), "#: an object must have at most 1024 keys"},
-      {Properties(0, 1000), Properties(0, 1001), "#/properties: must have at most 1000 properties"},
+      {Properties(0, 1000), Properties(0, 1001), "must have at most 1000 names; got 1001"},
+      {Properties(400, 600), Properties(401, 600),
+       "#/properties: must have at most 1000 properties"},
       {Properties(400, 9), Properties(401, 9),
        "must have at most 400 optional properties; got 401"},
       {branches(256), branches(257), "#/anyOf: must have at most 256 schemas; got 257"},
