@@ -1,10 +1,10 @@
-"""Compares the worker's forward pass through LoRA adapters with peft's on transformers.
+"""Compares the worker's logits with LoRA adapters with those of the library peft.
 
     adapter_oracle.py INVARIANT_PROBE tiny            adapters of several kinds on small models
     adapter_oracle.py INVARIANT_PROBE real MODEL_DIR  one adapter on the real 270M
 
-The tolerances are those of model_oracle.py. The probe also compares bits: in other steps, on each
-instruction set, and in steps with texts without an adapter.
+The tolerances are those of model_oracle.py. The probe also checks that the bits are equal: with
+other step sizes, on each instruction set, and in steps with texts without an adapter.
 """
 
 import tempfile
@@ -27,7 +27,7 @@ ADAPTERS = [
 
 
 def adapted(model, options, seed, spread):
-    """Returns the model with an adapter of random weights; peft would initialise it to zero."""
+    """Returns the model with an adapter of random weights; those that peft sets have no effect."""
     torch.manual_seed(seed)
     peft_model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options)).eval()
     with torch.no_grad():
@@ -43,7 +43,7 @@ def check_adapter(name, probe, model, ids, chunk, folder):
                                 restores=boundaries[-3:], adapter=folder)
     difference = compare(name, ours, their_logits(model, ids + answer["greedy"][:-1]))
     for warm in answer["restored"]:
-        assert warm == answer["sha256"], f"{name}: other bits after a restore"
+        assert warm == answer["sha256"], f"{name}: different bits after a restore"
     print(f"{name:46} {len(ids):5} tokens  {difference:.1e}", flush=True)
     return ours
 

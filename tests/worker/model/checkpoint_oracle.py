@@ -1,5 +1,5 @@
-"""Compares the worker with transformers on checkpoints written by make_checkpoint.py, also in
-bfloat16.
+"""Compares the worker's logits with those of transformers, for checkpoints that make_checkpoint.py
+writes; also in bfloat16.
 
     checkpoint_oracle.py MODEL_PROBE
 """
@@ -18,8 +18,9 @@ from model_oracle import GREEDY, Probe, check_prompt, their_logits
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "scripts"))
 import make_checkpoint  # noqa: E402
 
-# The arguments; then None, or the arguments of a flat checkpoint with the same weights, which
-# transformers reads instead: for transformers a nested checkpoint needs a vision tower.
+# Each entry: arguments of make_checkpoint.py; then None, or the arguments of a flat checkpoint with
+# the same weights, which transformers reads instead, because it requires a vision tower in a nested
+# checkpoint.
 FORMS = [
     ("--dtype float32", None),
     ("--dtype bfloat16 --style old", None),
@@ -32,14 +33,14 @@ FORMS = [
     ("--nested --style old --shards 4", ""),
     ("--nested --set tie_word_embeddings=false --dtype float16",
      "--set tie_word_embeddings=false --dtype float16"),
-    ("--set use_cache=false", None),  # as QLoRA training saves it
+    ("--set use_cache=false", None),  # QLoRA training saves this value
     ("--set final_logit_softcapping=7.5 --set num_key_value_heads=4 --set sliding_window=600",
      None),
 ]
 
 
 def make(folder, arguments):
-    """Makes a checkpoint; returns the script's error, or an empty string."""
+    """Writes a checkpoint. Returns the error of make_checkpoint.py, or an empty string."""
     try:
         make_checkpoint.main([str(folder), *arguments.split()])
     except SystemExit as refused:
@@ -94,8 +95,9 @@ def check_script(root):
 
 
 def check_bfloat16(binary, root):
-    """In bfloat16 two correct programs round differently, so both are compared with float32: the
-    worker's RMS error may be at most 1.25 times that of transformers' bfloat16."""
+    """Compares bfloat16 logits of the worker and of transformers with float32 logits. (In bfloat16,
+    two correct programs round differently.) The worker's RMS error may be at most 1.25 times that
+    of transformers."""
     folder = root / "bfloat16"
     assert not make(folder, "--dtype bfloat16 --seed 5")
     exact = Gemma3ForCausalLM.from_pretrained(folder, dtype=torch.float32,
@@ -114,7 +116,8 @@ def check_bfloat16(binary, root):
         right = their_logits(exact, all_ids)
         ours_error.append(ours - right)
         their_error.append(their_logits(rounded, all_ids) - right)
-        assert answer["restored"] == [answer["sha256"]] * len(restores), "other bits"
+        assert answer["restored"] == [answer["sha256"]] * len(restores), \
+            "different bits after a restore"
     ours_rms = float(numpy.sqrt(numpy.mean(numpy.square(ours_error))))
     their_rms = float(numpy.sqrt(numpy.mean(numpy.square(their_error))))
     print(f"bfloat16: RMS error {ours_rms:.4f}, transformers' own {their_rms:.4f}")

@@ -20,7 +20,7 @@ inline void WriteAll(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-// A safetensors file: u64 header length, JSON header, data.
+// Returns the bytes of a safetensors file: header length as u64, JSON header, data.
 inline std::string SafetensorsBytes(const std::string& header, const std::string& data) {
   const uint64_t length = header.size();
   std::string bytes(sizeof(length), '\0');
@@ -28,7 +28,7 @@ inline std::string SafetensorsBytes(const std::string& header, const std::string
   return bytes + header + data;
 }
 
-// The header and the data of a safetensors file.
+// The header and the data of a safetensors file, which can be changed.
 struct SafetensorsParts {
   nlohmann::json header;
   std::string data;
@@ -41,7 +41,7 @@ struct SafetensorsParts {
   }
   std::string Bytes() const { return SafetensorsBytes(header.dump(), data); }
 
-  // Appends a tensor of float32 zeros.
+  // Appends a float32 tensor of zeros.
   void Add(const std::string& name, size_t elements) {
     const size_t begin = data.size(), end = begin + elements * sizeof(float);
     header[name] = {{"dtype", "F32"}, {"shape", {elements}}, {"data_offsets", {begin, end}}};

@@ -1,5 +1,5 @@
-"""Compares the worker with transformers on model folders as tools write them: equal logits, or a
-refusal that names file and field.
+"""Loads model folders with variations that tools write. The worker's logits must equal those of
+transformers, or its error must name the file and the field.
 
     folder_oracle.py MODEL_PROBE
 """
@@ -132,12 +132,13 @@ def adapter_beside(folder):
 
 # --- the table ---
 
-SOURCE = "source"  # transformers cannot read the folder: the saved model is the oracle
+SOURCE = "source"  # transformers cannot read the folder, so the saved model is the oracle
 
 
 def rows():
-    """Yields: name, model, change to the folder; then expected notes (list), words of a refusal
-    (str) or SOURCE; then arguments of save_pretrained (dict)."""
+    """Yields one tuple for each tested folder: name, model, function that changes the folder. Then
+    optionally: the expected notes (list), words of the expected refusal (str), or SOURCE; and
+    arguments of save_pretrained (dict)."""
     yield "as saved", text(), None
     yield "in parts", text(**LINEAR), None, PARTS
     yield "in parts, without an index", text(), no_index, SOURCE, PARTS
@@ -204,7 +205,8 @@ def rows():
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=256)
-# Fields of config.json that replace rope_parameters; then expected notes, or words of a refusal.
+# Fields of config.json that replace rope_parameters; then the expected notes (list), or words of
+# the expected refusal (str).
 ROPES = [
     (dict(), []),
     (dict(rope_theta=5e4, rope_local_base_freq=700.0), []),
@@ -234,11 +236,14 @@ ROPES = [
     (dict(rope_scaling={"rope_type": "yarn", "factor": None}), "field factor"),
     (dict(rope_scaling={**YARN, "factor": 0.5}), "field factor"),
     (dict(rope_scaling={**YARN, "partial_rotary_factor": 0.5}), "field partial_rotary_factor"),
-    (dict(rope_scaling={"rope_type": "dynamic", "factor": 4.0}), "\"dynamic\": is not supported"),
+    (dict(rope_scaling={"rope_type": "dynamic", "factor": 4.0}),
+     "\"dynamic\": must be default, linear or yarn"),
     (dict(rope_scaling={"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1,
-                        "high_freq_factor": 4}), "\"llama3\": is not supported"),
+                        "high_freq_factor": 4}),
+     "\"llama3\": must be default, linear or yarn"),
     (dict(rope_scaling={"rope_type": "longrope", "short_factor": [1.0] * 8,
-                        "long_factor": [2.0] * 8}), "\"longrope\": is not supported"),
+                        "long_factor": [2.0] * 8}),
+     "\"longrope\": must be default, linear or yarn"),
 ]
 
 
@@ -250,7 +255,8 @@ def refusal(binary, folder):
 
 
 def check(binary, folder, name, expected, model):
-    """`model`: the oracle; None: transformers reads the folder."""
+    """Compares the worker's logits with those of `model`; None: of the folder as transformers reads
+    it. If `expected` is a str, requires a refusal with these words instead."""
     if isinstance(expected, str):
         words = refusal(binary, folder)
         assert expected in words and str(folder) in words, f"{name}: {words}"

@@ -1,5 +1,5 @@
-// Rejected guesses: rows that a step computed and that are then rewound. Later logits have the same
-// bits, and kept chunks the same bytes, as without these rows.
+// Tests speculated tokens that are rejected: a step computes their rows, and then the sequence is
+// rewound. Later logits and complete chunks must have the same bits as without the rejected rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 namespace hearth {
 namespace {
 
-constexpr int kChunk = 16, kPrompt = 21, kTokens = 159;  // the last chunk has one token less
+// the last chunk has one token less than kChunk
+constexpr int kChunk = 16, kPrompt = 21, kTokens = 159;
 constexpr uint64_t kArenaBytes = uint64_t{1} << 30;
 
 KvQuantization QuantizationOf(const std::string& name) {
@@ -47,7 +48,7 @@ class RewoundRowsTest : public testing::TestWithParam<const char*> {
     kv->Rewind(length);
     kv->ReleaseRoom();
   }
-  // Returns the logits of the text after the prompt, computed token by token.
+  // Returns the logits for the text after the prompt, computed token by token.
   std::vector<float> Single(InvariantGemma::Kv* kv) const {
     std::vector<float> all, logits;
     for (int at = kPrompt; at < kTokens; ++at) {
@@ -56,8 +57,8 @@ class RewoundRowsTest : public testing::TestWithParam<const char*> {
     }
     return all;
   }
-  // Returns the same logits, computed in steps of several tokens, some of them wrong guesses that
-  // are then rewound.
+  // Returns the logits for the text after the prompt, computed in steps of several tokens; some
+  // tokens are wrong guesses, which are rewound after the step.
   std::vector<float> Guessing(uint64_t seed, InvariantGemma::Kv* kv) const {
     const int vocabulary = gemma_->config().vocab_size;
     std::mt19937 random(seed);
@@ -120,7 +121,7 @@ TEST_P(RewoundRowsTest, RejectedTokensUseNoExtraMemory) {
   }
 }
 
-// A chunk completed by wrong guesses is not shared until right tokens complete it.
+// A chunk that wrong guesses complete is not shared after the rewind.
 TEST_P(RewoundRowsTest, RejectedChunkIsNotShared) {
   InvariantGemma::Kv kv = Prefilled();
   std::vector<float> logits;

@@ -1,4 +1,4 @@
-// GGUF files for tests only.
+// Builds GGUF files for tests.
 #ifndef HEARTH_TESTS_WORKER_MODEL_GGUF_KIT_H_
 #define HEARTH_TESTS_WORKER_MODEL_GGUF_KIT_H_
 
@@ -28,7 +28,8 @@ inline std::string U32(uint32_t value) { return Number(kU32) + Number(value); }
 inline std::string F32(float value) { return Number(kF32) + Number(value); }
 inline std::string TextValue(const std::string& text) { return Number(kText) + Text(text); }
 
-// A GGUF file written by hand. By default its model has no layer; WholeGguf makes a complete model.
+// A GGUF file that tests can change. The default file has no layers; WholeGguf returns a complete
+// model.
 struct GgufBytes {
   uint32_t version = 3;
   std::vector<std::pair<std::string, std::string>> fields = {
@@ -40,7 +41,7 @@ struct GgufBytes {
   };
   struct Tensor {
     std::string name;
-    std::vector<uint64_t> sizes;  // fastest dimension first
+    std::vector<uint64_t> sizes;  // the fastest dimension first
     uint32_t type = 0;
     uint64_t offset = 0;
   };
@@ -60,7 +61,7 @@ struct GgufBytes {
     }
     return bytes + std::string((32 - bytes.size() % 32) % 32, '\0');
   }
-  // The data is `data`, or bytes of 1 if that is empty.
+  // The data is `data`; if `data` is empty, it is data_bytes bytes of value 1.
   std::string Bytes() const {
     return Header() + (data.empty() ? std::string(data_bytes, '\1') : data);
   }
@@ -75,7 +76,8 @@ struct GgufBytes {
   }
 };
 
-// The vocabulary of WholeGguf: special tokens, bytes, letters and a merge of two.
+// Sets the vocabulary of WholeGguf: special tokens, all bytes, four letters and one merge of two
+// letters.
 inline void SetVocabulary(GgufBytes* file) {
   std::vector<std::string> tokens = {"<pad>", "<eos>", "<bos>", "<unk>"};
   std::vector<int32_t> types = {3, 3, 3, 2};
@@ -104,8 +106,8 @@ inline void SetVocabulary(GgufBytes* file) {
       .Set("tokenizer.ggml.token_type", list_of(5, kinds));
 }
 
-// A complete model of one layer with random weights. Each tensor has the type type_of(name); with
-// `is_widened`, the same values as float32.
+// Returns a complete model of one layer with random weights. The matrix `name` has the type
+// type_of(name); if `is_widened`, it has the same values in float32.
 inline GgufBytes WholeGguf(const std::function<ElementType(const std::string&)>& type_of,
                            bool is_widened = false) {
   constexpr uint64_t kHidden = 256, kInner = 256, kQueries = 256, kKeys = 64, kPieces = 265;

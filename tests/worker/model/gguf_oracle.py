@@ -1,10 +1,10 @@
-"""Compares the worker on GGUF files with transformers on the float32 values that the package gguf
-decodes from them: each tensor type, and mixed types in one layer.
+"""Compares the worker's logits for GGUF files with those of transformers for the same weights in
+float32, decoded by the Python package gguf: each tensor type, and mixed types in one layer.
 
     gguf_oracle.py INVARIANT_PROBE [FILE]
 
-With FILE, only this file, of the real 270M. The file of each type is also compared with a file of
-its float32 values: the bits must be equal.
+With FILE (a GGUF file of Gemma 3 270M), only this file is tested. Otherwise each generated file is
+also compared with a GGUF file of the same values in float32: the logits must have the same bits.
 """
 
 import pathlib
@@ -45,7 +45,7 @@ def halves(blocks, offset, rng, least, most):
 
 
 def blocks_of(values, kind, rng):
-    """Returns the values as blocks of a type; random blocks if the package cannot make them."""
+    """Returns `values` quantized to type `kind`; random blocks if the package gguf cannot."""
     if kind in (Kind.Q4_K, Kind.Q5_K, Kind.Q6_K):
         size, of_block = gguf.GGML_QUANT_SIZES[kind]
         blocks = rng.integers(0, 256, (values.size // size, of_block), dtype=numpy.uint8)
@@ -59,7 +59,7 @@ def blocks_of(values, kind, rng):
 
 
 def write(path, config, tensors):
-    """Writes a GGUF file. `tensors`: name -> (type, bytes in the package's layout)."""
+    """Writes a GGUF file. `tensors`: name -> (type, array encoded by the package gguf)."""
     writer = gguf.GGUFWriter(path, "gemma3")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -86,8 +86,8 @@ def write(path, config, tensors):
 
 
 def make(model, kind_of, rng):
-    """Returns the tensors in their types, and in float32 with the same values, which it also
-    copies into `model`."""
+    """Returns the tensors quantized to the types kind_of(name), and the same values in float32.
+    Also copies these values into `model`."""
     stored, wide = {}, {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -106,7 +106,7 @@ def answer(binary, path, ids, vocab):
     probe = Probe(binary, path)
     said, logits = probe.answer(vocab, ids=ids, chunk=32, greedy=GREEDY, restores=[32])
     probe.close()
-    assert said["restored"] == [said["sha256"]], "other bits after a restore"
+    assert said["restored"] == [said["sha256"]], "different bits after a restore"
     return said, logits
 
 
@@ -125,12 +125,13 @@ def check(binary, folder, name, kind_of, changes=None):
     said, logits = answer(binary, folder / "stored", ids, config.vocab_size)
     difference = compare(name, logits, their_logits(model, ids + said["greedy"][:-1]))
     of_wide, _ = answer(binary, folder / "wide", ids, config.vocab_size)
-    assert said["sha256"] == of_wide["sha256"], f"{name}: other bits than of its float32 values"
+    assert said["sha256"] == of_wide["sha256"], f"{name}: different bits than with float32 weights"
     print(f"{name:24} {difference:.1e}", flush=True)
 
 
 def as_q4_k_m(name):
-    """Returns the types that llama.cpp mixes if 640 or 1,152 columns are no multiple of 256."""
+    """Returns the tensor's type in a Q4_K_M file that llama.cpp writes of a model whose rows have
+    640 or 1,152 values, which is not a multiple of 256."""
     for part, kind in (("q_proj", Kind.Q5_0), ("k_proj", Kind.Q5_0), ("o_proj", Kind.Q4_K),
                        ("gate_proj", Kind.Q5_0), ("layers.0.mlp.down_proj", Kind.Q6_K),
                        ("down_proj", Kind.Q4_K)):

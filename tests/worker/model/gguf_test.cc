@@ -1,4 +1,4 @@
-// Reading of GGUF headers; a broken or hostile header is one error.
+// Tests the reader of GGUF headers; a corrupt header must give one error.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,12 +74,12 @@ TEST_F(GgufTest, MissingFieldsTakeArchitectureDefaults) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(1));
   EXPECT_TRUE(config.is_local(0));
 
-  // 1B: Google's file says that its window is 1,024.
+  // Gemma 3 1B: Google's file has the wrong window 1,024.
   config = ConfigOf(file.Set("gemma3.block_count", U32(26)));
   EXPECT_EQ(config.attention.sliding_window, 512);
   EXPECT_TRUE(config.is_local(4));
   EXPECT_FALSE(config.is_local(5));
-  // 27B, with Ollama's field names.
+  // Gemma 3 27B, with the field names that Ollama writes.
   file.Set("gemma3.block_count", U32(62)).Set("gemma3.context_length", U32(131072));
   file.Set("gemma3.rope.global.freq_base", F32(2e6f));
   config = ConfigOf(file.Set("gemma3.rope.local.freq_base", F32(2e4f)));
@@ -93,7 +93,7 @@ TEST_F(GgufTest, MissingFieldsTakeArchitectureDefaults) {
   config = ConfigOf(file.Set("gemma3.rope.scaling.factor", F32(4)));
   EXPECT_EQ(config.rope.global.factor, 4);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
-  // Gemma's own vocabulary has a token that ends a turn.
+  // Gemma 3's vocabulary has an end-of-turn token.
   file.tensors[0].sizes[1] = 262144;
   file.tensors[1].offset = 262144 * 34;
   file.data_bytes = 262144 * 34 + 128;
@@ -143,7 +143,7 @@ TEST_F(GgufTest, UnsupportedFileErrorNamesReason) {
   file = GgufBytes();
   file.tensors[0].type = 16;
   const auto files = TensorFiles::Open(Write(file.Bytes()));
-  ASSERT_TRUE(files.ok()) << files.status();  // tensors of the vision part may have any type
+  ASSERT_TRUE(files.ok()) << files.status();  // only FindTensors checks the type
   const auto tensors = FindTensors(*files, *LoadModelConfig(path_));
   EXPECT_THAT(std::string(tensors.status().message()),
               AllOf(HasSubstr("embed_tokens"), HasSubstr("IQ2_XXS")));
@@ -168,7 +168,7 @@ TEST_F(GgufTest, InconsistentHeaderIsRefused) {
   file = GgufBytes();
   file.fields.push_back(file.fields[3]);
   EXPECT_THAT(ErrorOf(file), HasSubstr("block_count occurs twice"));
-  // A list of 2^60 texts.
+  // A list that claims to have 2^60 texts.
   const std::string endless = Number(kList) + Number(kText) + Number(uint64_t{1} << 60);
   EXPECT_THAT(ErrorOf(GgufBytes().Set("a", endless)), HasSubstr("exceeds the header"));
   const std::string of_lists = Number(kList) + Number(kList) + Number(uint64_t{1});

@@ -1,7 +1,7 @@
-// Corrupt model files: each loads, or fails with one error, in little memory.
+// Corrupt model files: each file loads, or gives one error, without using much memory.
 //
-// HEARTH_HOSTILE_FILES=5000: the number of files of each kind (default: 250). HEARTH_HOSTILE_SEED:
-// the first seed.
+// Environment: HEARTH_HOSTILE_FILES: number of corrupt files of each kind (default 250).
+// HEARTH_HOSTILE_SEED: first seed (default 1).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,8 +36,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// Returns `bytes` with a few bits flipped, the end cut off, or a piece copied to another place;
-// mostly within the first `header` bytes, which describe the rest.
+// Returns `bytes` with a few bits flipped, with the end removed, or with a piece copied to another
+// position. Most changes are within the first `header` bytes, which describe the rest.
 std::string Spoiled(std::string bytes, size_t header, std::mt19937_64* random) {
   const auto below = [&](size_t count) { return static_cast<size_t>((*random)() % count); };
   const size_t span = below(4) == 0 ? bytes.size() : std::min(header, bytes.size());
@@ -62,7 +62,7 @@ std::string Spoiled(std::string bytes, size_t header, std::mt19937_64* random) {
   return bytes;
 }
 
-// Numbers of failed loads: of the model and of its tokenizer.
+// Numbers of failed loads of the model and of the tokenizer.
 struct Refused {
   int models = 0, tokenizers = 0;
 };
@@ -74,13 +74,13 @@ void ExpectOneLine(const absl::Status& status, const std::string& folder) {
   EXPECT_LT(said.size(), 2000u);
 }
 
-// Loads a model as a worker does, and computes one step.
+// Loads a model and its tokenizer as a worker does, and computes one step.
 void LoadAndUse(const std::string& model, const std::string& folder, Refused* refused) {
   const auto gemma = InvariantGemma::Load(model, {1, 16});
   if (gemma.ok()) {
     std::vector<float> logits;
     InvariantGemma::Kv kv = (*gemma)->NewKv();
-    // An error if the file's context is shorter.
+    // The step fails if the corrupt file has a shorter context; the test ignores the error.
     static_cast<void>((*gemma)->Step(&kv, {1, 0, 1}, 1, &logits));
   } else {
     ++refused->models;
@@ -97,8 +97,8 @@ void LoadAndUse(const std::string& model, const std::string& folder, Refused* re
 
 class HostileFiles : public testing::Test {
  protected:
-  // Corrupts `file` of `model` draws_ times. `header`: the number of leading bytes that describe
-  // the rest.
+  // Loads `model` with draws_ corrupt versions of `file`, one after the other. `header`: number of
+  // leading bytes that describe the rest of the file.
   void Try(const std::string& model, const std::string& file, size_t header) {
     const std::string whole = ReadAll(file);
     ASSERT_FALSE(whole.empty());
@@ -122,7 +122,8 @@ class HostileFiles : public testing::Test {
   Refused refused_;
 };
 
-// q and k have another type than v, as in the 270M's own file; every block type occurs.
+// The type of q and k differs from that of v, as in Google's file of the 270M; every block type
+// occurs.
 ElementType MixedTypes(const std::string& name) {
   const std::pair<const char*, ElementType> kTypes[] = {
       {"attn_q.", ElementType::kQ5_0},   {"attn_k.", ElementType::kQ5_0},
@@ -170,7 +171,7 @@ TEST_F(HostileFiles, CorruptFolderLoadsOrFailsCleanly) {
       std::numeric_limits<size_t>::max());
 }
 
-// Block weights give the bits of their float32 values, whatever types a layer mixes.
+// A layer of quantized weights of mixed types must give the same bits as its float32 values.
 TEST(MixedGguf, MatchesBitsOfWidenedWeights) {
   const TestFolder folder;
   std::vector<std::vector<float>> logits;

@@ -1,5 +1,5 @@
-// Recorded bits of the class invariant. If a bit changes, raise kKernelsVersion: otherwise old and
-// new workers would store different bytes under one key.
+// Compares logits of the exactness class invariant with recorded bits. If a bit changes, increment
+// kKernelsVersion: otherwise old and new workers would store different bytes under the same key.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::string FileOf(const std::string& path) {
   return read.str();
 }
 
-// Returns the digest of all logits of a text, in steps of `step` tokens.
+// Returns the digest of all logits of a fixed text, computed in steps of `step` tokens.
 std::string AllLogitsSha256(const InvariantGemma& gemma, int tokens, int step) {
   InvariantGemma::Kv kv = gemma.NewKv();
   std::string all;
@@ -42,7 +42,7 @@ std::string AllLogitsSha256(const InvariantGemma& gemma, int tokens, int step) {
 struct WrittenDown {
   std::string layers;
   int window, heads, kv_heads, head_dim, hidden;
-  double softcap;  // of scores and logits; 0: none
+  double softcap;  // softcap of scores and of logits; 0: no softcap
   const char* sha256;
 };
 
@@ -64,7 +64,7 @@ std::string CheckpointOf(const WrittenDown& model) {
   return dir;
 }
 
-// The head shapes of 270M and 1B, of 4B, and small heads that share no KV head.
+// The head shapes of Gemma 3 270M and 1B, of 4B, and small heads without shared KV heads.
 TEST(InvariantBits, LogitsHaveRecordedBits) {
   ASSERT_EQ(InvariantGemma::kKernelsVersion, 1) << "write the new bits down";
   const WrittenDown models[] = {
@@ -83,7 +83,8 @@ TEST(InvariantBits, LogitsHaveRecordedBits) {
       ForEachTarget([&](const std::string& target) {
         for (const int step : {1, 7, 130}) {
           const bool slow = step == 1 || target == "plain";
-          if (slow && (threads > 1 || step == 130)) continue;  // tested once
+          // slow: tested with only one step size and thread count
+          if (slow && (threads > 1 || step == 130)) continue;
           EXPECT_EQ(AllLogitsSha256(**gemma, 130, step), model.sha256)
               << model.layers << ", " << target << ", " << threads << " threads, steps of " << step;
         }
@@ -108,7 +109,7 @@ TEST(InvariantBits, WideningWeightsChangesNoBit) {
   EXPECT_EQ(AllLogitsSha256(**wide, 130, 7), AllLogitsSha256(**stored, 130, 7));
 }
 
-// If these bits change, change the fingerprint's field `weights`.
+// If these bits change, change the field `weights` of the model fingerprint.
 void ExpectBits(WeightForm form, const std::string& sha256) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
@@ -124,7 +125,7 @@ void ExpectBits(WeightForm form, const std::string& sha256) {
     });
   }
 }
-// If these bits change, change ArithmeticName.
+// If these bits change, change the version in ArithmeticName.
 void ExpectIntegerBits(WeightForm form, const std::string& sha256) {
   const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
   for (const int threads : {1, 3}) {
@@ -147,7 +148,7 @@ TEST(InvariantBits, IntegerProductsHaveRecordedBits) {
   ExpectIntegerBits(WeightForm::kQ4_0,
                     "ec43eda0b68fcdb9032652a0cf15ebcfd6b39803b6e9fa976f2cc26bf1c15b5a");
 }
-// A checkpoint without block matrices has nothing to multiply in integers.
+// In a checkpoint without quantized matrices, kInt8 has no effect.
 TEST(InvariantBits, UnquantizedMatricesMultiplyInFloat32) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
   const auto plain = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));

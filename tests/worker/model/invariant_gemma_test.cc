@@ -59,8 +59,8 @@ TEST(InvariantGemma, InvalidStepArgumentsAreRefused) {
   const auto gemma = LoadOrDie(NewTinyCheckpoint(OneLayer(), "wishes"));
   InvariantGemma::Kv kv = gemma->NewKv();
   EXPECT_THAT(StepError(*gemma, &kv, 0), HasSubstr("0 tokens"));
-  EXPECT_THAT(StepError(*gemma, &kv, 2, 3), HasSubstr("logits of 3"));
-  EXPECT_THAT(StepError(*gemma, &kv, 2, -1), HasSubstr("logits of -1"));
+  EXPECT_THAT(StepError(*gemma, &kv, 2, 3), HasSubstr("want = 3"));
+  EXPECT_THAT(StepError(*gemma, &kv, 2, -1), HasSubstr("want = -1"));
   EXPECT_THAT(StepError(*gemma, &kv, 2, 0, 160), HasSubstr("token id 160 is not in [0, 160)"));
   EXPECT_THAT(StepError(*gemma, &kv, 2, 0, -1), HasSubstr("token id -1"));
   EXPECT_EQ(gemma->Step(&kv, {1, 2}, 1, nullptr).code(), absl::StatusCode::kInvalidArgument);
@@ -74,15 +74,15 @@ TEST(InvariantGemma, TooManyLogitsAreRefused) {
   geometry.context_tokens = 2000;
   const auto gemma = LoadOrDie(NewTinyCheckpoint(geometry, "logits"));
   InvariantGemma::Kv kv = gemma->NewKv();
-  EXPECT_THAT(StepError(*gemma, &kv, 2000, 1025), HasSubstr("so of 1024 tokens"));
+  EXPECT_THAT(StepError(*gemma, &kv, 2000, 1025), HasSubstr("those of 1024 tokens"));
 }
 
 TEST(InvariantGemma, ForeignKvIsRefused) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "own");
   const auto gemma = LoadOrDie(dir), other = LoadOrDie(dir);
   InvariantGemma::Kv kv = gemma->NewKv(), nobodys;
-  EXPECT_THAT(StepError(*other, &kv, 1), HasSubstr("of another model"));
-  EXPECT_THAT(StepError(*gemma, &nobodys, 1), HasSubstr("not from NewKv"));
+  EXPECT_THAT(StepError(*other, &kv, 1), HasSubstr("another model"));
+  EXPECT_THAT(StepError(*gemma, &nobodys, 1), HasSubstr("NewKv did not create it"));
   EXPECT_EQ(StepError(*gemma, &kv, 3), "");
   InvariantGemma::Kv moved = std::move(kv);
   EXPECT_THAT(StepError(*gemma, &kv, 1), HasSubstr("moved from"));
@@ -98,7 +98,7 @@ TEST(InvariantGemma, UnsupportedHeadsAreRefused) {
     const auto gemma = InvariantGemma::Load(NewTinyCheckpoint(geometry, "heads"), {1, 16});
     EXPECT_EQ(gemma.status().code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(gemma.status().message()),
-                HasSubstr("head_dim " + std::to_string(head_dim)));
+                HasSubstr("head_dim is " + std::to_string(head_dim)));
   }
 }
 
@@ -108,7 +108,7 @@ std::string ReadFile(const std::string& path) {
   return read.str();
 }
 
-// Thetas that overflow or vanish as floats, or whose angles exceed the table's range.
+// Thetas that overflow or underflow as float32, or whose angles are outside the supported range.
 TEST(InvariantGemma, UnsupportedRopeThetaIsRefused) {
   for (const double theta : {1e300, 1e-50, 0.5}) {
     const std::string dir = NewTinyCheckpoint(OneLayer(), "rotations");
@@ -122,7 +122,8 @@ TEST(InvariantGemma, UnsupportedRopeThetaIsRefused) {
 }
 
 #if defined(__x86_64__)
-// A tiny float16 checkpoint with subnormal norms: flushing subnormal numbers would erase them.
+// Writes a tiny float16 checkpoint with subnormal norms; in a mode that flushes subnormal numbers,
+// the norms would be 0.
 std::string NewFloat16Checkpoint() {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "float16");
   const std::string file = ReadFile(dir + "/model.safetensors");
@@ -157,7 +158,7 @@ std::vector<float> LogitsOf(const InvariantGemma& gemma) {
   return logits;
 }
 
-// Includes loading, which widens the weights.
+// The test includes loading, because loading widens the weights.
 TEST(InvariantGemma, SubnormalsSurviveFlushToZeroMode) {
   const std::string dir = NewFloat16Checkpoint();
   const std::vector<float> want = LogitsOf(*LoadOrDie(dir));
@@ -189,7 +190,7 @@ TEST(InvariantGemma, OutOfMemoryErrorNamesPart) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("part 1 of 2"));
 }
 
-// As `cp` or rsync overwrite a file: the same file with other bytes.
+// The checkpoint is overwritten in place, as `cp` and rsync do.
 TEST(InvariantGemma, OverwrittenFilesChangeNoLogits) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");
   const std::string file = dir + "/model.safetensors";

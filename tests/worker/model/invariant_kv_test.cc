@@ -1,4 +1,5 @@
-// KV blocks: their holders, their bytes in the budget, and that neither changes a bit.
+// Tests KV blocks: how they are shared, how they count in the budget, and that both do not change
+// bits.
 #include "worker/model/invariant/invariant_kv.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +48,7 @@ TEST(KvBlocks, RefusedTakeLeavesBudgetUnchanged) {
             "kv-bytes: 401 more bytes are needed, but 600 of 1000 bytes are in use");
   EXPECT_EQ(arena.used_bytes(), 600u);
   EXPECT_TRUE(arena.Take({300, 100}).ok());
-  // Far above any machine's memory: refused by the budget, not by an allocation.
+  // The size exceeds any machine's memory, so the budget must refuse it before an allocation.
   EXPECT_EQ(arena.Take({size_t{1} << 60}).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
@@ -76,7 +77,7 @@ TEST(KvBlocks, AdoptedBlockCountsOnce) {
   EXPECT_EQ(arena.used_bytes(), 700u) << "nobody had it any more";
 }
 
-// For the sanitizers: one thread releases the memory while another adopts it.
+// For the sanitizers: one thread releases the memory while another thread adopts it.
 TEST(KvBlocks, AdoptRacesReleaseSafely) {
   KvBlocks arena(1000);
   const KvBlock theirs(new std::byte[100]);
@@ -121,7 +122,7 @@ TEST(KvBlocks, FreedBlockCallsWaiterOnce) {
   EXPECT_EQ(calls, 2);
 }
 
-// A model with both kinds of layers; its window is a chunk and a half.
+// A model with local and global layers; its window is one and a half chunks.
 class InvariantKvTest : public testing::Test {
  protected:
   static std::unique_ptr<InvariantGemma> Load(uint64_t kv_bytes = uint64_t{1} << 30) {
@@ -138,7 +139,7 @@ class InvariantKvTest : public testing::Test {
     for (int i = begin; i < end; ++i) tokens.push_back(3 + (i * 29) % 150);
     return tokens;
   }
-  // Returns the logits of the last token of [.., end), in steps of `step` tokens.
+  // Computes up to position `end` in steps of `step` tokens. Returns the logits of the last token.
   static std::vector<float> StepTo(const InvariantGemma& gemma, int end, int step,
                                    InvariantGemma::Kv* kv) {
     std::vector<float> logits;
@@ -152,7 +153,7 @@ class InvariantKvTest : public testing::Test {
     InvariantGemma::Kv kv = gemma.NewKv();
     return StepTo(gemma, end, end, &kv);
   }
-  // Restores `to` at a boundary as the engine does: shared objects by reference, the rest by copy.
+  // Restores `to` from `from` as the engine does: complete chunks by reference, the rest by copy.
   static void Restore(const InvariantGemma::Kv& from, int boundary, InvariantGemma::Kv* to) {
     const KvLayout& layout = from.layout();
     to->BeginRestore(boundary);
@@ -184,7 +185,7 @@ TEST_F(InvariantKvTest, BlocksOutsideWindowAreDropped) {
   const uint64_t globals = 10 * layout.ObjectBytes(kSplit, LayerGroup::kGlobal);
   const uint64_t local = layout.ObjectBytes(kSplit, LayerGroup::kLocal);
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), globals + 2 * local);
-  EXPECT_EQ(kv.first_held(0), 128);  // 159 - 23 = 136 lies in the block that begins here
+  EXPECT_EQ(kv.first_held(0), 128);  // row 159 - 23 = 136 is in this block
   EXPECT_EQ(kv.first_held(1), 0);
   kv = InvariantGemma::Kv();
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
@@ -216,7 +217,7 @@ TEST_F(InvariantKvTest, RestoreAtAnyBoundaryKeepsBits) {
     StepTo(*gemma, boundary, 5, &from);
     Restore(from, boundary, &to);
     EXPECT_EQ(StepTo(*gemma, 75, 75, &to), want) << boundary;
-    // Another text after the same blocks does not change them.
+    // A different continuation after the same blocks must not change the blocks.
     InvariantGemma::Kv other = gemma->NewKv();
     Restore(from, boundary, &other);
     std::vector<float> unused;
@@ -233,9 +234,9 @@ TEST_F(InvariantKvTest, WholeChunksAreSharedNotCopied) {
   Restore(from, 64, &to);
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), before);
   EXPECT_EQ(from.Share({48, 16, LayerGroup::kGlobal}), to.Share({48, 16, LayerGroup::kGlobal}));
-  EXPECT_EQ(from.Share({48, 15, LayerGroup::kGlobal}), nullptr);  // not a whole chunk
-  EXPECT_EQ(from.Share({64, 16, LayerGroup::kGlobal}), nullptr);  // rows beyond length()
-  // The window's first row is 41: its block is held, the block before it is not.
+  EXPECT_EQ(from.Share({48, 15, LayerGroup::kGlobal}), nullptr);  // not a complete chunk
+  EXPECT_EQ(from.Share({64, 16, LayerGroup::kGlobal}), nullptr);  // rows after length()
+  // The first row of the window is 41, so its block is held and the block before it is not.
   EXPECT_NE(to.Share({32, 16, LayerGroup::kLocal}), nullptr);
   EXPECT_EQ(to.Share({16, 16, LayerGroup::kLocal}), nullptr);
 }

@@ -1,12 +1,13 @@
-// Answers the oracle of the forward pass (model_oracle.py) with InvariantGemma in float32, as
-// model_probe does with Gemma, and checks its promises:
+// Answers the oracle scripts (model_oracle.py) with InvariantGemma in float32; the protocol is that
+// of model_probe. Also checks the promises of the exactness class invariant:
 //
-//   "restored": for each boundary, the digest of the prompt in other steps: 7 tokens each up to the
-//   boundary, then the rest in one step. Blocks have "chunk" keys (32 by default).
-//   "adapter": the folder of an adapter for the whole text; also checked in steps with other texts.
+//   "restored": for each boundary, the digest of the prompt's logits when the prompt is computed in
+//   steps of 7 tokens up to the boundary, and then in one step. "chunk" is the KV block size
+//   (default: 32).
+//   "adapter": folder of a LoRA adapter for the whole text; also tested in steps with other texts.
 //
-// Each decoded token's logits must have the bits of a prefill of the whole text. The prompt's
-// logits must have the same bits on each instruction set, and on 1, 2 and 3 threads.
+// The logits of each decoded token must have the same bits as in a prefill of the whole text. The
+// prompt's logits must have the same bits on each instruction set, and with 1, 2 and 3 threads.
 //   invariant_probe MODEL_DIR [float32]
 #include <algorithm>
 #include <fstream>
@@ -56,8 +57,8 @@ std::string InOtherSteps(const InvariantGemma& gemma, const Adapter& adapter,
   return DigestOf(Logits(gemma, adapter, &kv, all.subspan(boundary), 1));
 }
 
-// Returns the digest of a text in one step with a copy of it, and with the same text without the
-// adapter between them.
+// Computes one step with three sequences: the text with the adapter, without it, and again with it.
+// Returns the digest of the logits with the adapter.
 std::string BatchedWithOthers(const InvariantGemma& gemma, const Adapter& adapter,
                               const std::vector<int32_t>& ids) {
   InvariantGemma::Kv first = gemma.NewKv(), plain = gemma.NewKv(), last = gemma.NewKv();
@@ -70,22 +71,24 @@ std::string BatchedWithOthers(const InvariantGemma& gemma, const Adapter& adapte
   RequireOk(gemma.Step(parts));
   const std::string digest = DigestOf(first_logits);
   if (DigestOf(last_logits) != digest || (adapter != nullptr && plain_logits == first_logits)) {
-    RequireOk(absl::InternalError("beside others a text has other bits, or theirs"));
+    RequireOk(absl::InternalError(
+        "in a step with other texts, the adapter's text has different bits, or those without it"));
   }
   if (DigestOf(plain_logits) != InOtherSteps(gemma, nullptr, ids, 0)) {
-    RequireOk(absl::InternalError("beside an adapter a text has other bits"));
+    RequireOk(absl::InternalError(
+        "in a step with an adapter's text, the text without it has different bits"));
   }
   return digest;
 }
 
-// The model with blocks of `chunk` keys, for each number of threads; the model with two threads
-// answers.
+// The model with KV blocks of `chunk` tokens, loaded once for each number of threads; the model
+// with two threads answers questions.
 class Models {
  public:
   using OnThreads = std::map<int, std::unique_ptr<InvariantGemma>>;
   explicit Models(std::string dir) : dir_(std::move(dir)) {}
 
-  // Valid until the next call.
+  // The result is valid until the next call.
   const OnThreads& WithChunk(int chunk) {
     if (chunk != chunk_) models_.clear();
     chunk_ = chunk;
@@ -104,7 +107,7 @@ class Models {
   OnThreads models_;
 };
 
-// Requires these bits of a prompt on every instruction set and number of threads.
+// Requires that a prompt has these bits on every instruction set and with every number of threads.
 void RequireDigest(const Models::OnThreads& models, const Adapter& adapter,
                    const std::vector<int32_t>& prompt, const std::string& digest) {
   for (const KernelTarget target : UsableTargets()) {
@@ -113,7 +116,7 @@ void RequireDigest(const Models::OnThreads& models, const Adapter& adapter,
     for (const auto& [threads, gemma] : models) {
       if (InOtherSteps(*gemma, adapter, prompt, 0) == digest) continue;
       RequireOk(absl::InternalError(
-          absl::StrCat("other bits on ", KernelTargetName(target), ", ", threads, " threads")));
+          absl::StrCat("different bits on ", KernelTargetName(target), ", ", threads, " threads")));
     }
   }
   ForceTarget(UsableTargets().back());
@@ -130,7 +133,8 @@ nlohmann::json Answer(Models* all, const nlohmann::json& question) {
     RequireOk(loaded.status());
     adapter = *std::move(loaded);
     if (BatchedWithOthers(gemma, adapter, ids) != InOtherSteps(gemma, adapter, ids, 0)) {
-      RequireOk(absl::InternalError("beside others a text has other bits"));
+      RequireOk(
+          absl::InternalError("in a step with other texts, the adapter's text has different bits"));
     }
   }
   InvariantGemma::Kv kv = gemma.NewKv();
@@ -162,7 +166,7 @@ nlohmann::json Answer(Models* all, const nlohmann::json& question) {
     const std::vector<float> prefilled =
         Logits(gemma, adapter, &again, ids, static_cast<int>(greedy));
     if (DigestOf(prefilled) != DigestOf(decoded)) {
-      RequireOk(absl::InternalError("decoded logits have other bits than prefilled ones"));
+      RequireOk(absl::InternalError("decoded and prefilled logits have different bits"));
     }
   }
   std::ofstream(question.value("logits", std::string("/dev/null")), std::ios::binary)

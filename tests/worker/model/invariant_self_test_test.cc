@@ -1,5 +1,5 @@
-// The self-test of the class invariant: it detects results that depend on the step, and names the
-// operation.
+// Tests the self-test of the exactness class invariant: it must detect results that depend on the
+// step, and name the operation.
 #include "worker/model/invariant/invariant_self_test.h"
 
 #include <gmock/gmock.h>
@@ -25,12 +25,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Both kinds of layers, and a window longer than every M of the test.
+// A model with local and global layers; its window is longer than most steps M of the test.
 const std::string& SelfTestDir() {
   static const auto* const dir = [] {
     TinyGeometry geometry;
     geometry.layer_types = "gl";
-    geometry.kv_heads = 1;  // gives every product a different number of outputs
+    geometry.kv_heads = 1;  // so that every product has a different number of outputs
     geometry.window = 500;
     geometry.context_tokens = 1000;
     return new std::string(NewTinyCheckpoint(geometry, "self_test"));
@@ -44,8 +44,8 @@ std::unique_ptr<InvariantGemma> LoadForSelfTest(int chunk = 16) {
   return *std::move(gemma);
 }
 
-// Runs the self-test with a product that changes one bit of row `row`, in steps of `rows` rows, if
-// it has `outputs` outputs.
+// Runs the self-test with a product that is wrong in one case: in steps of `rows` rows, if the
+// product has `outputs` outputs, it changes one bit of row `row`.
 absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const StepLimits& limits = {},
                           int chunk = 16) {
   InvariantGemma::ReplaceProduct([=](const ConstRows& x, const PackedWeights& weights,
@@ -73,7 +73,8 @@ TEST(InvariantSelfTest, PassingLeavesModelUnchanged) {
 }
 
 TEST(InvariantSelfTest, FailureNamesOperationLayerAndStep) {
-  // The products q, k, v and gate, up; `down` and `out` have hidden_size outputs.
+  // The products q, k, v and gate, up have different numbers of outputs; `down` and `out` both have
+  // hidden_size outputs.
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
   const int64_t qkv =
@@ -91,7 +92,8 @@ TEST(InvariantSelfTest, FailureNamesOperationLayerAndStep) {
               HasSubstr("product gate, up"));
   EXPECT_THAT(std::string(SelfTestWith(3, 2, config.hidden_size).message()),
               HasSubstr("product out"));
-  EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()), HasSubstr("the head"));
+  EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()),
+              HasSubstr("the output matrix"));
 }
 
 TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
@@ -99,13 +101,13 @@ TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
   const auto message = [&](int64_t rows, int64_t row, const StepLimits& limits) {
     return std::string(SelfTestWith(rows, row, hidden, limits).message());
   };
-  // A chunk of 16, other sequences of 1, 17, 1 and 3 rows, and the remaining rows.
+  // The sequences have 1, 17, 16 (a chunk), 1 and 3 rows, and the remaining rows.
   for (const int64_t row : {0, 17, 25, 33, 34, 37, 38, 169, 299}) {
     EXPECT_THAT(message(300, row, {512, 300, 16}),
                 HasSubstr("M = 300 rows of 6 sequences than among 517"))
         << row;
   }
-  // A piece has at most the rows of a prompt alone.
+  // A sequence has at most 512 rows (kPieceRows).
   for (const int64_t row : {549, 550, 999}) {
     EXPECT_THAT(message(1000, row, {512, 1000, 16}), HasSubstr("M = 1000 rows of 7 sequences"))
         << row;
@@ -114,12 +116,12 @@ TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
     EXPECT_THAT(message(40, row, {512, 512, 40}), HasSubstr("M = 40 rows of 40 sequences")) << row;
   }
   EXPECT_THAT(message(300, 299, {300, 512, 16}), HasSubstr("M = 300 rows than among 517"));
-  // A chunk is tested alone even if no limit asks for it.
+  // A step of one chunk is tested even if no limit requires it.
   EXPECT_THAT(std::string(SelfTestWith(512, 511, hidden, {300, 300, 16}, 512).message()),
               HasSubstr("M = 512 rows than among 1000"));
 }
 
-// Two sequences that decode in one step get each other's results.
+// In a step, two decoding sequences get each other's results.
 TEST(InvariantSelfTest, SwappedSequencesAreDetected) {
   for (const int64_t other : {1, 39}) {
     InvariantGemma::ReplaceProduct([other](const ConstRows& x, const PackedWeights& weights,
@@ -142,7 +144,7 @@ TEST(InvariantSelfTest, DecodesTriedFitMemory) {
   EXPECT_EQ(InvariantSelfTest::DecodesTried(512, 8 * of_27b), 8) << "chunks of 1,024 tokens";
 }
 
-// An error that is the same for any number of rows.
+// The error is the same for any number of rows.
 TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
@@ -172,7 +174,7 @@ TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
   }
 }
 
-// The best integer kernel gives wrong bits for some rows: the next kernel is used.
+// The fastest integer kernel gives wrong bits for some rows, so the next kernel must be used.
 TEST(InvariantSelfTest, FailingIntegerKernelFallsBack) {
   const std::vector<IntegerKernel> usable = UsableIntegerKernels();
   if (usable.size() < 2) GTEST_SKIP() << "this CPU has no other kernel";
@@ -191,10 +193,10 @@ TEST(InvariantSelfTest, FailingIntegerKernelFallsBack) {
   EXPECT_TRUE((*gemma)->SelfTest("").ok());
   EXPECT_EQ(ChosenIntegerKernel(), next);
   ForceIntegerKernel(best);
-  EXPECT_THAT(
-      (*gemma)->notes(),
-      testing::Contains(AllOf(HasSubstr(absl::StrCat(IntegerKernelName(best), " is refused")),
-                              HasSubstr(IntegerKernelName(next)), HasSubstr("M = 5 "))));
+  EXPECT_THAT((*gemma)->notes(),
+              testing::Contains(
+                  AllOf(HasSubstr(absl::StrCat(IntegerKernelName(best), " failed the self-test")),
+                        HasSubstr(IntegerKernelName(next)), HasSubstr("M = 5 "))));
 }
 
 TEST(InvariantSelfTest, OnlyPassedResultIsRemembered) {
@@ -210,14 +212,14 @@ TEST(InvariantSelfTest, OnlyPassedResultIsRemembered) {
   EXPECT_FALSE(broken->SelfTest(folder.path()).ok());
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   EXPECT_TRUE(gemma->SelfTest(folder.path()).ok());
-  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in"));
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("passed in"));
   EXPECT_TRUE(again->SelfTest(folder.path()).ok());
   EXPECT_THAT(again->notes().back(), HasSubstr("on an earlier start"));
   InvariantGemmaOptions options{/*threads=*/2, /*chunk=*/16};
-  options.weights = WeightForm::kQ8_0;  // other weights: tested again
+  options.weights = WeightForm::kQ8_0;  // other weights, so the self-test runs again
   const auto narrow = InvariantGemma::Load(SelfTestDir(), options);
   ASSERT_TRUE(narrow.ok() && (*narrow)->SelfTest(folder.path()).ok());
-  EXPECT_THAT((*narrow)->notes().back(), HasSubstr("held in"));
+  EXPECT_THAT((*narrow)->notes().back(), HasSubstr("passed in"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Steps with rows of several sequences: each sequence has the bits that it has alone.
+// Steps with several sequences: the bits of each sequence must equal those of the sequence alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ std::unique_ptr<InvariantGemma> LoadForSteps(const std::string& dir, int threads
   return *std::move(gemma);
 }
 
-// The text of sequence `number`.
+// Returns the text of sequence `number`.
 std::vector<int32_t> TextOf(size_t number, int length, int vocabulary) {
   Numbers numbers(number + 100);
   std::vector<int32_t> text;
@@ -38,7 +38,8 @@ std::vector<int32_t> TextOf(size_t number, int length, int vocabulary) {
   return text;
 }
 
-// Sequences that one model computes together, and the logits of each sequence alone.
+// Several sequences that one model computes together, and the expected logits of each sequence
+// alone.
 class Together {
  public:
   Together(const InvariantGemma& gemma, const std::vector<int>& lengths)
@@ -52,8 +53,8 @@ class Together {
     }
   }
 
-  // Computes one step with up to `most` tokens of some unfinished sequences, with some logits.
-  // Returns false if all sequences are finished, or the step failed.
+  // Computes one step with up to `most` tokens of some unfinished sequences, with some of the
+  // logits, and compares them. Returns false if all sequences are finished or the step failed.
   bool StepSome(Numbers* numbers, int most) {
     std::vector<Part> parts;
     std::vector<std::vector<float>> logits(texts_.size());
@@ -62,7 +63,7 @@ class Together {
       const int begin = kvs_[i].length(), rest = static_cast<int>(texts_[i].size()) - begin;
       left = left || rest > 0;
       if (rest == 0 || numbers->Next() % 4 == 0) continue;
-      // Half of them decode.
+      // Half of the sequences decode one token; the others prefill.
       const int tokens =
           numbers->Next() % 2 == 0
               ? 1
@@ -111,8 +112,8 @@ TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_h
   return geometry;
 }
 
-// Sequences decode and prefill in the same steps, at different lengths, inside and after their
-// windows; the last layer is local or global.
+// Some sequences decode and others prefill in the same step, at different lengths, shorter and
+// longer than the window. The last layer is local or global.
 TEST(InvariantSteps, BatchedSequenceKeepsItsBits) {
   for (const TinyGeometry& geometry :
        {Geometry("llgl", 24, 4, 2), Geometry("lg", 100, 8, 8), Geometry("lg", 512, 4, 1)}) {
@@ -131,7 +132,7 @@ TEST(InvariantSteps, BatchedSequenceKeepsItsBits) {
 class InvariantStepErrors : public testing::Test {
  protected:
   InvariantStepErrors() : dir_(NewTinyCheckpoint(Geometry("lg", 24, 4, 2), "errors")) {}
-  // Returns the error of a step of these parts; checks that the step changed nothing.
+  // Returns the error of a step with these parts. Checks that the step changed nothing.
   std::string Error(const InvariantGemma& gemma, const std::vector<Part>& parts,
                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     std::vector<int> lengths;
@@ -160,24 +161,24 @@ TEST_F(InvariantStepErrors, ErrorNamesPartAndChangesNothing) {
   std::vector<float> first, second;
   const Part good{&a, tokens_, 1, &first};
   const std::vector<int32_t> unknown = {5, 160}, many(600, 5);
-  EXPECT_THAT(Error(*gemma, {}), HasSubstr("no sequence"));
+  EXPECT_THAT(Error(*gemma, {}), HasSubstr("at least one part"));
   EXPECT_THAT(Error(*gemma, {good, {&b, unknown, 0, nullptr}}),
               AllOf(HasSubstr("part 1 of 2"), HasSubstr("token id 160")));
   EXPECT_THAT(Error(*gemma, {{&b, many, 0, nullptr}, good}),
               AllOf(HasSubstr("part 0 of 2"), HasSubstr("600 tokens after 0")));
-  EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 4, &second}}), HasSubstr("logits of 4"));
-  EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 1, nullptr}}), HasSubstr("no place"));
+  EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 4, &second}}), HasSubstr("want = 4"));
+  EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 1, nullptr}}), HasSubstr("must not be null"));
   EXPECT_THAT(Error(*gemma, {good, {&theirs, tokens_, 0, nullptr}}), HasSubstr("another model"));
   EXPECT_THAT(Error(*gemma, {good, {nullptr, tokens_, 0, nullptr}}),
-              HasSubstr("nothing to append"));
+              HasSubstr("NewKv did not create it"));
   EXPECT_THAT(Error(*gemma, {good, {&b, {}, 0, nullptr}}), HasSubstr("0 tokens"));
   EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 0, nullptr}, {&a, tokens_, 0, nullptr}}),
-              AllOf(HasSubstr("part 2 of 3"), HasSubstr("each once")));
+              AllOf(HasSubstr("part 2 of 3"), HasSubstr("used once")));
   EXPECT_THAT(Error(*gemma, {good, {&b, tokens_, 1, &first}}),
-              AllOf(HasSubstr("part 1 of 2"), HasSubstr("each once")));
+              AllOf(HasSubstr("part 1 of 2"), HasSubstr("used once")));
 }
 
-// The limit of 2^28 logits is for the whole step.
+// The limit of 2^28 logits applies to the whole step.
 TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
   TinyGeometry geometry = Geometry("g", 24, 4, 2);
   geometry.vocab_size = 1 << 18;
@@ -188,7 +189,7 @@ TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
   const std::vector<int32_t> tokens(600, 5);
   std::vector<float> first, second;
   EXPECT_THAT(Error(*gemma, {{&a, tokens, 513, &first}, {&b, tokens, 512, &second}}),
-              AllOf(HasSubstr("logits of 1025"), HasSubstr("so of 1024 tokens")));
+              AllOf(HasSubstr("logits of 1025"), HasSubstr("those of 1024 tokens")));
 }
 
 TEST_F(InvariantStepErrors, RoomForAllPartsOrNone) {
@@ -201,12 +202,12 @@ TEST_F(InvariantStepErrors, RoomForAllPartsOrNone) {
   const std::vector<int32_t> text = TextOf(1, 15, 160), ten(10, 5), twenty(20, 7);
   ASSERT_TRUE(gemma->Step(&a, ten, 0, nullptr).ok());
   std::vector<float> logits, want;
-  // One more block for a, two for b; then there is none for c.
+  // `a` needs one more block and `b` two; then no block is left for `c`.
   EXPECT_THAT(
       Error(*gemma, {{&a, text, 1, &logits}, {&b, twenty, 0, nullptr}, {&c, ten, 0, nullptr}},
             absl::StatusCode::kResourceExhausted),
       AllOf(HasSubstr("part 2 of 3"), HasSubstr("kv-bytes")));
-  // The released blocks are free for others, and a continues unchanged.
+  // The released blocks can be allocated by other sequences, and `a` continues unchanged.
   ASSERT_TRUE(gemma->Step({{&a, twenty, 1, &logits}, {&b, twenty, 0, nullptr}}).ok());
   InvariantGemma::Kv alone = roomy->NewKv();
   ASSERT_TRUE(roomy->Step(&alone, ten, 0, nullptr).ok());

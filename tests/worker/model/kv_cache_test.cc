@@ -1,5 +1,5 @@
-// A sequence restored from slices continues with the bits of the computed one: at any boundary,
-// with slices of any length, into any cache. Also: invalid steps.
+// A sequence restored from slices continues with the same bits as the computed sequence, at any
+// boundary, with slices of any length, and in a cache of any capacity. Also tests invalid steps.
 #include "worker/model/torch/kv_cache.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ const Case kCases[] = {
     {"mixed", Geometry("llgl", 24, 4, 2, 16), "float32"},
     {"window_of_one", Geometry("lgl", 1, 2, 1, 16), "float32"},
     {"window_beyond_all", Geometry("lg", 600, 4, 4, 16), "float32"},
-    {"odd_head", Geometry("llg", 9, 3, 1, 6), "float32"},  // rows are not 64-byte aligned
+    {"odd_head", Geometry("llg", 9, 3, 1, 6), "float32"},  // rows are not aligned to 64 bytes
     {"bfloat16", Geometry("lgl", 17, 4, 2, 16), "bfloat16"},
 };
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -56,7 +56,8 @@ class KvCacheTest : public testing::TestWithParam<Case> {
     dir_ = NewTinyCheckpoint(GetParam().geometry, "kv_cache");
     GemmaOptions options;
     options.dtype = GetParam().dtype;
-    options.threads = 1;  // two test programs run at a time, and compute threads spin
+    // One thread, because two test programs run at a time and compute threads spin.
+    options.threads = 1;
     auto gemma = Gemma::Load(dir_, options);
     ASSERT_TRUE(gemma.ok()) << gemma.status();
     gemma_ = *std::move(gemma);
@@ -66,8 +67,8 @@ class KvCacheTest : public testing::TestWithParam<Case> {
     EXPECT_TRUE(kv.ok()) << kv.status();
     return *std::move(kv);
   }
-  // Computes [kv->length(), end) in steps that end at multiples of `chunk`; returns the last
-  // logits.
+  // Computes positions [kv->length(), end) in steps that end at multiples of `chunk`. Returns the
+  // logits of the last position.
   std::vector<float> Run(KvCache* kv, const std::vector<int32_t>& tokens, int end, int chunk) {
     std::vector<float> logits;
     while (kv->length() < end) {
@@ -77,11 +78,12 @@ class KvCacheTest : public testing::TestWithParam<Case> {
     }
     return logits;
   }
-  // Restores `to` to from.length() through slices of `slice_tokens` tokens.
+  // Restores the cache `to` to the state of `from`, through slices of `slice_tokens` tokens.
   void Move(const KvCache& from, int slice_tokens, KvCache* to) {
     const int length = from.length();
     to->BeginRestore(length);
-    for (int layer = from.num_layers() - 1; layer >= 0; --layer) {  // in any order
+    // the order of the layers does not matter
+    for (int layer = from.num_layers() - 1; layer >= 0; --layer) {
       for (int at = 0; at < length; at += slice_tokens) {
         const int begin = std::max(at, to->first_held(layer));
         const int end = std::min(length, at + slice_tokens);
@@ -109,7 +111,8 @@ TEST_P(KvCacheTest, RestoredCacheContinuesWithSameBits) {
       KvCache source = NewCache(kPrompt);
       Run(&source, tokens, boundary, kChunk);
       KvCache target = NewCache(kPrompt + kDecoded + 333);
-      Run(&target, Tokens(90), 90, 7);  // another sequence's rows are overwritten
+      // fills the cache with another sequence, which the restore overwrites
+      Run(&target, Tokens(90), 90, 7);
       Move(source, slice_tokens, &target);
       ASSERT_EQ(target.length(), boundary);
       EXPECT_EQ(Run(&target, tokens, kPrompt, kChunk), prompt_logits) << boundary;
@@ -128,7 +131,7 @@ TEST_P(KvCacheTest, LocalLayerHoldsOnlyWindow) {
     const int needed = std::max(0, 96 - (geometry.window - 1));
     const bool local = geometry.layer_types[layer] == 'l';
     EXPECT_EQ(restored.first_held(layer), local ? needed : 0) << layer;
-    // While it computes, it holds the rows of the latest step and the W - 1 rows before it.
+    // During computation the layer has the rows of the latest step and the W - 1 rows before it.
     EXPECT_LE(kv.first_held(layer), local ? needed : 0) << layer;
     EXPECT_GE(kv.first_held(layer), local ? std::max(0, needed - 16) : 0) << layer;
   }
@@ -150,7 +153,7 @@ TEST_P(KvCacheTest, InvalidStepsAreRefused) {
     return std::string(gemma_->Step(&kv, step, nullptr).message());
   };
   EXPECT_THAT(error({}), HasSubstr("got 0"));
-  EXPECT_THAT(error(tokens), AllOf(HasSubstr("got 9"), HasSubstr("the 8 free")));
+  EXPECT_THAT(error(tokens), AllOf(HasSubstr("got 9"), HasSubstr("at most 8")));
   EXPECT_THAT(error({3, -1}), HasSubstr("token id -1 is not in [0, 160)"));
   EXPECT_THAT(error({3, 160}), HasSubstr("token id 160"));
   EXPECT_EQ(kv.length(), 0);

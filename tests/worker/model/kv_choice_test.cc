@@ -59,7 +59,7 @@ TEST(KvChoice, ModelQuantizationOptionsAreDefaults) {
   EXPECT_EQ(eight->quantization.bits, 8u);
   EXPECT_EQ(ChooseKv({"quantized", ""}, *eight, Layout())->quantization.bits, 8u);
   EXPECT_EQ(ChooseKv({"", "bits=2"}, *eight, Layout())->quantization.bits, 2u);
-  // Options of another strategy than the model's are ignored.
+  // The model's quantization options are ignored if its strategy is not quantized.
   EXPECT_FALSE(ModelKvChoice({"static", "bits=8"}, Layout())->quantization.is_on());
   const absl::Status wrong = ModelKvChoice({"quantized", "bits=3"}, Layout()).status();
   EXPECT_EQ(wrong.code(), absl::StatusCode::kInvalidArgument);

@@ -1,5 +1,5 @@
-// The largest valid files, and files of a hundred thousand entries: each loads or fails with one
-// error, in time and memory proportional to the file's bytes.
+// The largest valid files, and files with 100,000 entries: each file loads or gives one error, in
+// time and memory proportional to its size.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,8 +35,8 @@ using ::testing::HasSubstr;
 constexpr uint64_t kSparedBytes = uint64_t{200} << 20;
 constexpr size_t kEntries = 100'000;
 
-// Calls `load` and checks the limits: 10 s of processor time, and three times the file plus 200
-// MiB.
+// Calls `load` and checks its limits: 10 s of processor time, and memory of three times the file
+// size plus 200 MiB.
 void ExpectWithinBars(size_t file_bytes, const std::function<void()>& load) {
   const PeakMemory memory;
   const std::clock_t begin = std::clock();
@@ -46,15 +46,15 @@ void ExpectWithinBars(size_t file_bytes, const std::function<void()>& load) {
   EXPECT_LE(memory.Grown(), 3 * file_bytes + kSparedBytes) << "a file of " << file_bytes;
 }
 
-// Character `number`, in 4 bytes of UTF-8.
+// Returns a different character for each `number`, as 4 bytes of UTF-8.
 std::string WideCharacter(uint32_t number) {
   const uint32_t code = 0x10000 + number;
   return {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 0x3F)),
           static_cast<char>(0x80 | (code >> 6 & 0x3F)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// An object of `entries` empty objects: a parse that walks the parent at each end takes quadratic
-// time.
+// Returns a JSON object with `entries` empty objects. A parser that iterates over the parent at the
+// end of each object takes quadratic time.
 std::string ManyObjects(size_t entries, const std::string& before = "") {
   std::string text = absl::StrCat("{", before);
   for (size_t i = 0; i < entries; ++i)
@@ -64,7 +64,8 @@ std::string ManyObjects(size_t entries, const std::string& before = "") {
 
 class LargestFiles : public testing::Test {
  protected:
-  // Writes a GGUF file with `tokens` tokens of `bytes` bytes, and `merges` merges of 40 bytes.
+  // Writes a GGUF file with `tokens` vocabulary tokens of `bytes` bytes each, and `merges` merges
+  // of 40 bytes.
   std::string WriteGguf(uint64_t tokens, size_t bytes, uint64_t merges) {
     std::string texts, types, scores, pairs;
     std::string token = Text(std::string(bytes, 't'));
@@ -114,7 +115,7 @@ TEST_F(LargestFiles, GgufHeaderTakesLittleMemory) {
 }
 
 TEST_F(LargestFiles, GgufVocabularyTakesLittleMemory) {
-  // The byte pieces are missing; the error is found only after all pieces are read.
+  // The file has no byte pieces; this error is found only after all pieces have been read.
   const std::string path = WriteGguf(kMaxPieces, kMaxVocabularyBytes / kMaxPieces, 0);
   ExpectWithinBars(file_bytes_, [&] {
     const auto loaded = LoadTokenizer(path);
@@ -125,7 +126,8 @@ TEST_F(LargestFiles, GgufVocabularyTakesLittleMemory) {
 
 TEST_F(LargestFiles, TokenizerModelTakesLittleMemory) {
   std::string bytes = MadeUpModel().Bytes();
-  // Texts of 31 bytes: with the byte pieces, the vocabulary stays some 4,000 bytes below the limit.
+  // Each text has 31 bytes, so that with the byte pieces the vocabulary is about 4,000 bytes below
+  // the limit.
   std::string text(31, 't'), piece = "\x0A\x23\x0A\x1F" + text + "\x18\x04";
   for (uint32_t i = 0; i < kMaxPieces - 257; ++i) {
     std::memcpy(&piece[4], "0123456789abcdef" + i % 16, 1);
@@ -139,14 +141,14 @@ TEST_F(LargestFiles, TokenizerModelTakesLittleMemory) {
     ASSERT_NE(loaded->tokenizer, nullptr) << loaded->why_none;
     EXPECT_EQ(loaded->tokenizer->size(), kMaxPieces);
   });
-  // The smallest pieces that a file may have.
+  // A file with as many pieces as possible: each piece is empty.
   std::string empty;
   while (empty.size() < kMaxTokenizerBytes) empty.append("\x0A\0\x0A\0\x0A\0\x0A\0", 8);
   folder_.Write("tokenizer.model", empty);
   ExpectWithinBars(empty.size(), [&] { EXPECT_FALSE(LoadTokenizer(folder_.path()).ok()); });
 }
 
-// Characters and merges of two: the largest valid tokenizer.json.
+// The largest valid tokenizer.json: single characters, and merges of two characters.
 TEST_F(LargestFiles, TokenizerJsonTakesLittleMemory) {
   nlohmann::json json = SmallJson();
   json["model"]["vocab"] = "VOCAB";
@@ -209,7 +211,7 @@ TEST_F(LargestFiles, ExcessJsonValuesAreRefusedEarly) {
   ExpectWithinBars(text.size(), [&] { EXPECT_TRUE(ParseModelJson(text).ok()); });
 }
 
-// Each file has 900 kB.
+// Each file has about 900 kB.
 TEST_F(LargestFiles, HundredThousandEntriesLoadInSeconds) {
   const std::string many = ManyObjects(kEntries);
   ExpectWithinBars(many.size(), [&] {

@@ -1,5 +1,5 @@
-// A layer in the shape of a larger Gemma: its bits depend on no step, thread or instruction set,
-// even after the window has moved.
+// A layer in the shape of Gemma 3 1B: its bits do not depend on step size, threads or instruction
+// set, also after the window has moved.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 TEST(LayerShapes, GemmaLayerBitsIgnoreStepSize) {
-  constexpr int64_t kBegin = 500, kEnd = 530;  // after 512 tokens the local window moves
+  constexpr int64_t kBegin = 500, kEnd = 530;  // the window of a local layer moves after 512 tokens
   MadeUpLayer layer(kShape1B, kEnd);
   ThreadPool one(1), three(3);
   for (const bool local : {true, false}) {
@@ -22,7 +22,7 @@ TEST(LayerShapes, GemmaLayerBitsIgnoreStepSize) {
           << (local ? "local, " : "global, ") << what << ", steps of " << step;
     };
     for (const KernelTarget target : UsableTargets()) {
-      if (target == KernelTarget::kPlain) continue;  // plain takes minutes
+      if (target == KernelTarget::kPlain) continue;  // kPlain takes minutes
       ForceTarget(target);
       expect(7, &three, KernelTargetName(target));
     }

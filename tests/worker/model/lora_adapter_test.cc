@@ -1,4 +1,5 @@
-// Accepted adapters, and the errors of refused ones. adapter_oracle.py tests their results.
+// Tests which LoRA adapters are accepted, and the errors of refused ones. adapter_oracle.py tests
+// the results.
 #include "worker/model/invariant/lora_adapter.h"
 
 #include <gmock/gmock.h>
@@ -71,7 +72,7 @@ TEST_F(LoraAdapters, AdapterAddsToItsProjection) {
   const AdapterLayer& layer = (*adapter)->layer(1);
   ASSERT_EQ(layer.qkv.size(), 1u);
   EXPECT_TRUE(layer.out.empty() && layer.gate.empty() && layer.up.empty() && layer.down.empty());
-  EXPECT_EQ(layer.qkv[0].first_output, 8);  // after the queries
+  EXPECT_EQ(layer.qkv[0].first_output, 8);  // the outputs of k follow the outputs of q
   EXPECT_EQ(layer.qkv[0].scale, 4.0f);
   EXPECT_GT((*adapter)->bytes(), 0u);
 }
@@ -82,7 +83,7 @@ TEST_F(LoraAdapters, DigestCoversOnlyComputation) {
   config_["use_rslora"] = true;
   EXPECT_NE(Load().value()->digest(), digest);
   config_["use_rslora"] = false;
-  config_["lora_dropout"] = 0.3;  // only for training
+  config_["lora_dropout"] = 0.3;  // this field only affects training
   EXPECT_EQ(Load().value()->digest(), digest);
   tensors_.data[3] = 1;
   EXPECT_NE(Load().value()->digest(), digest);
@@ -109,7 +110,7 @@ TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
   }
   config_ = Json::array();
   EXPECT_THAT(Error(), HasSubstr("must be a JSON object"));
-  // JSON that would need a deep stack is refused before it is parsed.
+  // JSON that is nested too deeply is refused before parsing recurses.
   std::string deep(100000, '[');
   deep += std::string(100000, ']');
   config_ = Json::object();
@@ -123,10 +124,10 @@ TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
 TEST_F(LoraAdapters, MismatchedAdapterIsRefusedByTensor) {
   model_.hidden_size = 16;
   EXPECT_THAT(Error(), AllOf(HasSubstr("k_proj.lora_A.weight has shape [2, 8]"),
-                             HasSubstr("ask for [2, 16]")));
+                             HasSubstr("require [2, 16]")));
   model_.hidden_size = kHidden;
   config_["r"] = 3;
-  EXPECT_THAT(Error(), HasSubstr("ask for [3, 8]"));
+  EXPECT_THAT(Error(), HasSubstr("require [3, 8]"));
   config_["r"] = kRank;
   model_.num_layers = 1;
   EXPECT_THAT(Error(),

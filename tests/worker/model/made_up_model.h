@@ -1,4 +1,5 @@
-// A SentencePiece model with the pieces of a test: BPE with byte fallback, without normalization.
+// MadeUpModel: builds a SentencePiece model with the pieces that a test adds: BPE with byte
+// fallback, without normalization.
 //
 // Thread safety: none.
 #ifndef HEARTH_TESTS_WORKER_MODEL_MADE_UP_MODEL_H_
@@ -17,7 +18,7 @@ namespace hearth {
 
 class MadeUpModel {
  public:
-  // Begins with <unk> and the 256 byte pieces.
+  // Creates a model with the piece <unk> and the 256 byte pieces.
   MadeUpModel() {
     Add("<unk>", 0, PieceType::kUnknown);
     for (int byte = 0; byte < 256; ++byte) {
@@ -27,7 +28,7 @@ class MadeUpModel {
     }
   }
 
-  // `text` must have U+2581 in place of a space.
+  // Adds a piece. `text` must have U+2581 instead of spaces.
   void Add(const std::string& text, float score, PieceType type = PieceType::kNormal) {
     uint32_t bits;
     std::memcpy(&bits, &score, sizeof(bits));
@@ -36,7 +37,7 @@ class MadeUpModel {
     pieces_ += Field(1, piece + Number(3, static_cast<uint64_t>(type)));
   }
 
-  // `model_type`: 2: BPE; 1: unigram.
+  // Returns the model file. `model_type`: 2: BPE; 1: unigram.
   std::string Bytes(int model_type = 2) const {
     const std::string trainer =
         Number(3, static_cast<uint64_t>(model_type)) + Number(35, 1) + Number(40, 0);
@@ -60,7 +61,8 @@ class MadeUpModel {
   std::string pieces_;
 };
 
-// A tokenizer.json of the library tokenizers, with a small vocabulary and the 256 byte pieces.
+// Returns a tokenizer.json (of the library tokenizers) with a small vocabulary and the 256 byte
+// pieces.
 inline nlohmann::json SmallJson() {
   nlohmann::json vocab = {{"<unk>", 0}, {"<bos>", 1}, {"\n\n", 2}};
   int id = 3;

@@ -1,4 +1,4 @@
-// Valid contents of config.json and generation_config.json, and the errors of invalid ones.
+// Tests the parsing of config.json and generation_config.json, and the errors of invalid files.
 #include "worker/model/model_config.h"
 
 #include <gmock/gmock.h>
@@ -92,7 +92,8 @@ TEST(ModelConfig, GenerationConfigOverridesEndTokens) {
       good, "f.json", R"({"eos_token_id": [1, 106], "cache_implementation": "hybrid"})", "g.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{1, 106}));
-  // As in transformers' generate.
+  // As in the function generate of transformers, the ids of generation_config.json replace the
+  // others.
   EXPECT_EQ(ParseModelConfig(good, "f.json", R"({"eos_token_id": 106})", "g.json")->eos_token_ids,
             (std::vector<int32_t>{106}));
   EXPECT_EQ(ParseModelConfig(good, "f.json", "{}", "g.json")->eos_token_ids,
@@ -100,7 +101,7 @@ TEST(ModelConfig, GenerationConfigOverridesEndTokens) {
 }
 
 TEST(ModelConfig, MissingFieldsTakeHuggingFaceDefaults) {
-  // Expected values: Gemma3TextConfig of transformers 5.
+  // Expected values: the defaults of Gemma3TextConfig in transformers 5.
   for (const char* text : {R"({"model_type": "gemma3_text"})", R"({"text_config": {}})"}) {
     const auto config = ParseModelConfig(text, "f.json");
     ASSERT_TRUE(config.ok()) << config.status();
@@ -151,7 +152,7 @@ TEST(ModelConfig, OldAndNewStyleAgree) {
   }
 }
 
-// Expected values: Gemma3TextConfig of transformers 5.23.
+// Expected values: those of Gemma3TextConfig in transformers 5.23.
 TEST(ModelConfig, MixedRopeFieldsMatchTransformers) {
   const struct {
     const char* json;
@@ -183,7 +184,7 @@ TEST(ModelConfig, MixedRopeFieldsMatchTransformers) {
   }
 }
 
-// Expected values: the arithmetic of _compute_yarn_parameters in transformers 5.23, by Python.
+// Expected values: computed in Python with _compute_yarn_parameters of transformers 5.23.
 TEST(ModelConfig, YarnFieldsMatchTransformers) {
   const auto rope = [](const std::string& fields, const char* outer = "") {
     const auto config = ParseModelConfig(
@@ -202,7 +203,8 @@ TEST(ModelConfig, YarnFieldsMatchTransformers) {
   yarn = rope(R"(, "original_max_position_embeddings": 256)", R"("truncate": false, )");
   EXPECT_FLOAT_EQ(yarn.ramp_begin, 0.1398801581784381f);
   EXPECT_FLOAT_EQ(yarn.ramp_begin + yarn.ramp_span, 2.146746795938313f);
-  EXPECT_EQ(rope("").ramp_begin, 1);  // the default is max_position_embeddings
+  // original_max_position_embeddings defaults to max_position_embeddings
+  EXPECT_EQ(rope("").ramp_begin, 1);
   EXPECT_EQ(rope(R"(, "original_max_position_embeddings": 4)").ramp_span, 0.001f);
   EXPECT_FLOAT_EQ(rope(R"(, "mscale": 0.7, "mscale_all_dim": 0.3)").attention_factor,
                   1.0532376815143234f);

@@ -1,4 +1,5 @@
-// Valid weights of a checkpoint, the errors of invalid ones, and the digest of a checkpoint.
+// Tests the loading of checkpoint weights, the errors of invalid checkpoints, and the weights
+// digest.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Two test programs run at a time, and compute threads spin.
+// Returns options with one thread, because two test programs run at a time and compute threads
+// spin.
 GemmaOptions OneThread() {
   GemmaOptions options;
   options.threads = 1;
@@ -54,7 +56,8 @@ class CheckpointTest : public testing::Test {
 
 TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
   TinyGeometry geometry;
-  geometry.vocab_size = 1 << 18;  // Gemma's size: nearly all of the weights
+  // the size of Gemma's vocabulary: the embedding is nearly all of the weights
+  geometry.vocab_size = 1 << 18;
   const std::string dir = NewTinyCheckpoint(geometry, "tied_head");
   GemmaOptions options = OneThread();
   options.dtype = "bfloat16";
@@ -65,7 +68,7 @@ TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
   const size_t before = taken();
   const auto gemma = Gemma::Load(dir, options);
   ASSERT_TRUE(gemma.ok()) << gemma.status();
-  const size_t matrix = size_t{1} << 18 << 1 << 5;  // bytes of 262,144 rows of 32 bfloat16
+  const size_t matrix = size_t{1} << 18 << 1 << 5;  // 262,144 rows of 32 bfloat16, in bytes
   EXPECT_GE(taken() - before, matrix);
   EXPECT_LT(taken() - before, matrix + matrix / 2);
 }
@@ -99,14 +102,14 @@ TEST_F(CheckpointTest, TruncatedOrFlippedFileNeverCrashes) {
     std::string flipped = bytes_;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x55);
     WriteAll(file_, flipped);
-    const auto files = TensorFiles::Open(dir_);  // succeeds or fails
+    const auto files = TensorFiles::Open(dir_);  // may succeed or fail
     if (!files.ok()) {
       EXPECT_THAT(std::string(files.status().message()), HasSubstr("model.safetensors"));
     }
   }
 }
 
-// Copying or printing a JSON value recurses once for each level.
+// Code that copies or prints a JSON value is recursive, so deep nesting could overflow the stack.
 TEST_F(CheckpointTest, DeepJsonErrorNamesFile) {
   const auto deep = [](const std::string& field, int levels) {
     return "{\"" + field + "\": " + std::string(levels, '[') + std::string(levels, ']') + "}";
@@ -128,7 +131,7 @@ TEST_F(CheckpointTest, DeepJsonErrorNamesFile) {
   EXPECT_THAT(std::string(TensorFiles::Open(dir_).status().message()), HasSubstr("weight_map"));
 }
 
-// Opening a pipe would wait for its writer.
+// Opening a pipe would wait until a process opens it for writing.
 TEST_F(CheckpointTest, OnlyRegularFilesAndLinksLoad) {
   for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
     const std::string path = absl::StrCat(dir_, "/", name), kept = path + ".kept";
@@ -184,7 +187,7 @@ TEST_F(CheckpointTest, KnownNamePrefixesAreAccepted) {
     WriteAll(file_, parts.Bytes());
     const auto renamed = Gemma::Load(dir_, OneThread());
     ASSERT_TRUE(renamed.ok()) << prefix << renamed.status();
-    // The same weights under other names share their KV.
+    // The same weights under other tensor names must have the same digest.
     EXPECT_EQ((*renamed)->weights_digest(), (*plain)->weights_digest()) << prefix;
   }
 }
@@ -198,7 +201,7 @@ TEST_F(CheckpointTest, DuplicateTensorNameIsRefused) {
                     HasSubstr("are both the tensor norm.weight")));
 }
 
-// safetensors' save_model writes only one of two tied tensors.
+// The function save_model of safetensors writes only one of two tied tensors.
 TEST_F(CheckpointTest, TiedHeadServesAsEmbedding) {
   const auto plain = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(plain.ok()) << plain.status();
@@ -254,9 +257,11 @@ TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
   std::vector<float> logits;
   const std::vector<int32_t> tokens = {2, 3};
   ASSERT_TRUE((*gemma)->Step(&*kv, tokens, &logits).ok());
-  EXPECT_THAT(logits, ::testing::Each(0.0F));  // the head of zeros is used, not the embedding
+  // the output matrix of zeros is used, not the embedding
+  EXPECT_THAT(logits, ::testing::Each(0.0F));
 
-  // If the config ties the head but the file's head differs, that head is used, as in transformers.
+  // If the config ties the weights but lm_head differs from the embedding, lm_head is used, as in
+  // the library transformers.
   WriteAll(dir_ + "/config.json", config);
   const auto differs = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(differs.ok()) << differs.status();
@@ -276,7 +281,7 @@ TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
   EXPECT_THAT((*tied)->notes(), ElementsAre(HasSubstr("lm_head.weight is ignored")));
 }
 
-// Digests cached across starts.
+// Tests the weights digest that is cached on disk for later starts.
 class DigestTest : public CheckpointTest {
  protected:
   void SetUp() override {
@@ -287,7 +292,7 @@ class DigestTest : public CheckpointTest {
     Digest digest{};
     bool from_cache = false;
   };
-  // Reads all tensors; calls `before_end` before the identities of the files are compared.
+  // Reads all tensors. Calls `before_end` before the reader checks whether the files have changed.
   absl::StatusOr<RememberedDigest> Load(absl::Time now, const std::function<void()>& before_end) {
     const auto files = TensorFiles::Open(dir_);
     EXPECT_TRUE(files.ok()) << files.status();

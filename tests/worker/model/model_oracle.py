@@ -1,12 +1,12 @@
-"""Compares the worker's forward pass with transformers'.
+"""Compares the worker's logits with those of the library transformers.
 
     model_oracle.py MODEL_PROBE tiny            random checkpoints of small, odd geometries
-    model_oracle.py MODEL_PROBE few             the most different of them
-    model_oracle.py MODEL_PROBE real MODEL_DIR  the real 270M, 20 prompts of 5 to 3,000 tokens
+    model_oracle.py MODEL_PROBE few             some of these, as different as possible
+    model_oracle.py MODEL_PROBE real MODEL_DIR  Gemma 3 270M, 20 prompts of 5 to 3,000 tokens
 
 The last position's logits must agree within 1e-4. 64 greedy tokens must be equal, unless
-transformers' two best logits differ by at most 1e-4. Moving the KV through slices at a cut must
-keep all bits.
+transformers' two best logits differ by at most 1e-4. After the KV is copied through slices at a
+chunk boundary, the logits must have the same bits.
 """
 
 import json
@@ -66,8 +66,8 @@ def their_logits(model, ids, positions=GREEDY):
 
 
 def compare(name, ours, theirs):
-    """Returns the largest difference of the prompt's logits; fails if it exceeds BAR, or if a
-    greedy token differs that transformers prefers by more than BAR."""
+    """Returns the largest difference of the prompt's logits. Fails if it exceeds BAR, or if a
+    greedy token differs although transformers' two best logits differ by more than BAR."""
     difference = float(numpy.abs(ours[0] - theirs[0]).max())
     assert difference <= BAR, f"{name}: logits differ by {difference:.2e}, the bar is {BAR}"
     for i, (row, their_row) in enumerate(zip(ours, theirs)):
@@ -80,20 +80,20 @@ def compare(name, ours, theirs):
 
 
 def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
-    """Compares each of the worker's 64 greedy tokens with transformers' choice after the same
-    tokens, and the bits after a restore at each of the last boundaries."""
+    """Compares the worker's 64 greedy tokens with those of transformers, each after the same text.
+    Also restores the KV at each of the last boundaries and compares the bits."""
     boundaries = sorted({*range(chunk, len(ids), chunk), *(c for c in cuts if c < len(ids))})
     answer, ours = probe.answer(model.config.vocab_size, ids=ids, chunk=chunk, cuts=list(cuts),
                                 greedy=GREEDY, restores=boundaries[-restores:])
     difference = compare(name, ours, their_logits(model, ids + answer["greedy"][:-1]))
     assert len(answer["restored"]) == len(boundaries[-restores:]), f"{name}: not all restored"
     for boundary, warm in zip(boundaries[-restores:], answer["restored"]):
-        assert warm == answer["sha256"], f"{name}: other bits after a restore at {boundary}"
+        assert warm == answer["sha256"], f"{name}: different bits after a restore at {boundary}"
     print(f"{name:46} {len(ids):5} tokens  {difference:.1e}  {len(boundaries)} boundaries",
           flush=True)
 
 
-# The geometries: a name, then the differences from BASE.
+# The tested geometries: a name, then the fields that differ from BASE.
 BASE = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
             num_key_value_heads=2, head_dim=16, vocab_size=300, sliding_window=24,
             query_pre_attn_scalar=16, max_position_embeddings=2048, layer_types="lglg")
@@ -150,7 +150,7 @@ def run_tiny(binary, numbers=range(len(GEOMETRIES))):
 
 
 def must_notice(probe, model, ids):
-    """A wrong model must fail: makes one norm of the transformers model 1 % larger."""
+    """Checks that the comparison fails if one norm of the transformers model is 1 % larger."""
     with torch.no_grad():
         model.model.layers[1].self_attn.k_norm.weight.mul_(1.01)
     answer, ours = probe.answer(model.config.vocab_size, ids=ids, greedy=GREEDY)
@@ -159,7 +159,7 @@ def must_notice(probe, model, ids):
         compare("changed weights", ours, theirs)
     except AssertionError:
         return
-    raise AssertionError("a norm changed by 1 % was not noticed: the bar proves nothing")
+    raise AssertionError("the comparison passed although a norm was 1 % larger")
 
 
 def run_real(binary, model_dir):
@@ -171,8 +171,8 @@ def run_real(binary, model_dir):
     probe = Probe(binary, model_dir)
     lengths = [5, 9, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 400, 511, 513, 600, 800, 1100,
                1700, 3000]
-    # Real text: on 600 random ids, transformers' float32 differs from its own float64 by 1.2e-4
-    # (ours by 0.7e-4), so the bar of 1e-4 would pass or fail by chance.
+    # Use real text: on 600 random ids, the float32 logits of transformers differ from its float64
+    # logits by 1.2e-4 (ours by 0.7e-4), so a bar of 1e-4 would pass or fail by chance.
     for number, tokens in enumerate(lengths):
         ids = (words[7 * number:] + words)[:tokens - 1]
         cuts = (tokens // 3,) if tokens > 60 else ()
@@ -191,5 +191,5 @@ def run(tiny, real, few=None):
 
 
 if __name__ == "__main__":
-    # few: a small window, one KV head, softcaps, rope scalings, an untied head
+    # The geometries of `few`: a small window, one KV head, softcaps, RoPE scalings, an untied head.
     run(run_tiny, run_real, few=lambda binary: run_tiny(binary, (0, 4, *range(7, 12))))

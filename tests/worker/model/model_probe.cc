@@ -1,14 +1,14 @@
-// Answers the Python oracles: runs a checkpoint's forward pass on the canonical schedule.
+// Answers the oracle scripts in Python: computes a checkpoint's forward pass in canonical steps.
 //
 //   model_probe MODEL_DIR [DTYPE [DEVICE]]
-// Reads one JSON object from each line of standard input; writes one to each line of standard
-// output:
+// Reads one JSON object from each line of standard input; writes one answer to each line of
+// standard output:
 //   {"ids": [..], "cuts": [..], "chunk": 128, "greedy": 64, "logits": "FILE", "restores": [128]}
 //     -> {"greedy": [..], "sha256": "..", "restored": [".."], "steps": 9, "prefill_ms": 1.0,
 //         "decode_ms": [..]}
-//   At each boundary of "restores" the KV moves through slices into a second cache, which then
-//   computes the rest of the prompt too; "restored" has the digests of its logits.
-// FILE receives the float32 logits of the prompt's last position, then of each decoded position.
+//   For each boundary in "restores" the KV is copied through slices to a second cache, which
+//   computes the rest of the prompt; "restored" lists the digests of these logits.
+// FILE receives the float32 logits of the prompt's last position and of each decoded position.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -35,7 +35,7 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
-// Moves every row that `from` holds through slice memory into a new cache of another capacity.
+// Copies all rows of `from`, through slices, to a new cache with another capacity.
 KvCache Moved(const Gemma& gemma, const KvCache& from, int capacity) {
   absl::StatusOr<KvCache> to = gemma.NewKvCache(capacity);
   Require(to.status());

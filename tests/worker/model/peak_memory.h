@@ -1,6 +1,6 @@
-// PeakMemory: how far the process's peak memory has grown since construction. For tests only.
+// PeakMemory: measures how much the process's peak memory has grown since construction.
 //
-// Thread safety: none; it measures the whole process.
+// Thread safety: none; measures the whole process.
 #ifndef HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
 #define HEARTH_TESTS_WORKER_MODEL_PEAK_MEMORY_H_
 
@@ -13,7 +13,7 @@
 namespace hearth {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kIsSanitized = true;  // sanitizers multiply time and memory
+inline constexpr bool kIsSanitized = true;  // sanitizers increase time and memory
 #else
 inline constexpr bool kIsSanitized = false;
 #endif
@@ -21,8 +21,8 @@ inline constexpr bool kIsSanitized = false;
 class PeakMemory {
  public:
   PeakMemory() {
-    malloc_trim(0);                               // else later tests reuse freed memory, uncounted
-    std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak, if permitted
+    malloc_trim(0);                               // otherwise reused memory would not count
+    std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak, if the system permits it
     before_ = PeakBytes();
   }
   uint64_t Grown() const { return kIsSanitized ? 0 : PeakBytes() - before_; }

@@ -1,5 +1,5 @@
-// Quantized whole chunks: no bit depends on the steps, on other sequences, or on whether a chunk
-// was computed or restored.
+// Tests KV quantization of complete chunks: no bit depends on the steps, on other sequences in the
+// batch, or on whether a chunk was computed or restored.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,8 @@ class SealedKv : public testing::Test {
     for (int i = begin; i < end; ++i) tokens.push_back(3 + (i * 29) % 150);
     return tokens;
   }
-  // Returns the logits of all tokens from kv->length() to `end`, in steps of `step` tokens.
+  // Returns the logits of all tokens from kv->length() to `end`, computed in steps of `step`
+  // tokens.
   static std::vector<float> AllTo(const InvariantGemma& gemma, int end, int step,
                                   InvariantGemma::Kv* kv) {
     std::vector<float> all, logits;
@@ -54,7 +55,7 @@ class SealedKv : public testing::Test {
 
 struct QuantizedForm {
   const char* options;
-  KvDtype kv_dtype;  // dtype of the rows before quantization
+  KvDtype kv_dtype;  // dtype of keys and values before quantization
 };
 
 class QuantizedKvTest : public SealedKv, public testing::WithParamInterface<QuantizedForm> {
@@ -143,7 +144,7 @@ TEST_P(QuantizedKvTest, MemoryIsSealedChunksAndTail) {
   const uint64_t global = layout.ObjectBytes(kChunk, LayerGroup::kGlobal);
   const uint64_t local = layout.ObjectBytes(kChunk, LayerGroup::kLocal);
   const uint64_t plain = layout.layers.size() * layout.PlainSliceBytes(kChunk);
-  // In local layers, the window of row 164 begins at 141.
+  // In local layers, the window of row 164 begins at position 141.
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 10 * global + 2 * local + plain);
   EXPECT_EQ(kv.held_bytes(0),
             10 * global + 2 * local + 5 * layout.layers.size() * layout.PlainSliceBytes(1));

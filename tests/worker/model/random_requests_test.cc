@@ -1,4 +1,5 @@
-// Random requests on two small geometries; bits_soak runs hundreds of them, also on real models.
+// Runs random requests on two small models; bits_soak runs hundreds of requests, also on real
+// models.
 #include "tests/support/random_requests.h"
 
 #include <gtest/gtest.h>
@@ -30,13 +31,14 @@ TEST(RandomRequests, FourBitWeightsKeepBits) {
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ4_0);
 }
 
-// A row attends to its own key and value as stored, in every step.
+// With a bfloat16 KV cache, a row attends to its own key and value in stored (rounded) form in
+// every step.
 TEST(RandomRequests, BFloat16KvKeepsBits) {
   ExpectBits(RequestGeometries()[0], 300, WeightForm::kStored, KvDtype::kBFloat16);
   ExpectBits(RequestGeometries()[1], 700, WeightForm::kQ8_0, KvDtype::kBFloat16);
 }
 
-// Changes one bit of one row, only in steps of seven rows.
+// The product is wrong in one case: in steps of seven rows, it changes one bit of one row.
 TEST(RandomRequests, StepDependentProductIsDetected) {
   InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,
                                     Workspace* workspace, ParallelFor parallel) {

@@ -1,4 +1,4 @@
-// Valid contents of a safetensors file and its index, and the errors of invalid ones.
+// Tests the reader of safetensors files and their index, and the errors of invalid files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ std::string Entry(int begin, int end) {
 }
 
 // Returns the error of OpenFile for a file with this header and `data_bytes` bytes of data; empty
-// if it opens.
+// if the file opens.
 std::string ErrorOf(const std::string& header, size_t data_bytes) {
   const TestFolder folder;
   const std::string path = folder.File("model.safetensors");
@@ -55,7 +55,7 @@ TEST(TensorFile, EveryByteBelongsToOneTensor) {
 TEST(TensorFile, RepeatedTensorNameIsRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"a":)" + Entry(8, 16) + "}", 16),
               HasSubstr("header has the key \"a\" twice"));
-  // Field names may also be tensor names.
+  // The field names of an entry are valid tensor names too.
   EXPECT_THAT(ErrorOf(R"({"shape":)" + Entry(0, 8) + R"(,"dtype":)" + Entry(8, 16) + "}", 16),
               IsEmpty());
 }
@@ -75,7 +75,7 @@ TEST(TensorFile, InvalidShapesAreRefused) {
   EXPECT_THAT(ErrorOf(R"(["a"])", 0), HasSubstr("JSON object"));
 }
 
-// A checkpoint in two files with an index.
+// A checkpoint of two files and an index.
 class ShardedTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -119,7 +119,7 @@ TEST_F(ShardedTest, ShardsEqualSingleFile) {
   ASSERT_TRUE(sharded.ok()) << sharded.status();
   EXPECT_EQ(sharded->files().size(), 2);
   WriteAll(dir_ + "/model.safetensors", single_);
-  const auto single = TensorFiles::Open(dir_);  // a single file wins over an index
+  const auto single = TensorFiles::Open(dir_);  // a single file takes precedence over an index
   ASSERT_TRUE(single.ok()) << single.status();
   EXPECT_EQ(single->files().size(), 1);
   ASSERT_EQ(single->tensors().size(), sharded->tensors().size());
@@ -140,7 +140,7 @@ TEST_F(ShardedTest, MissingShardErrorNamesIndex) {
                                  HasSubstr(index_ + " lists this file")));
 }
 
-// As in transformers: indexes written by tools may name a tied head, or files of an earlier save.
+// As in the library transformers: an index may list a tied lm_head, or files of an earlier save.
 TEST_F(ShardedTest, WrongIndexEntriesAreIgnored) {
   map_["weight_map"]["model.norm.weight"] =
       map_["weight_map"]["model.norm.weight"] == File(0) ? File(1) : File(0);

@@ -1,4 +1,4 @@
-// KV memory reserved before the sequence begins: decoding then takes none.
+// Tests KV memory that is reserved before the first step: decoding then allocates nothing.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "worker/model/invariant/invariant_gemma.h"
 
 namespace {
-// Calls of `new` in this thread.
+// Number of calls of operator new in this thread.
 thread_local int64_t allocations = 0;
 }  // namespace
 
@@ -45,8 +45,9 @@ class StaticKvTest : public testing::Test {
     EXPECT_GT(taken, 0u);
     EXPECT_GT(allocated, 0);
   }
-  // Computes a prompt, then single tokens; returns the logits of each step. While decoding, `taken`
-  // blocks were taken, and `new` was called `allocated` times to make room.
+  // Computes a prompt, then single tokens. Returns the logits of each step. For the decoding steps:
+  // `taken` is the number of KV blocks taken, `allocated` the number of calls of operator new in
+  // MakeRoom.
   std::vector<float> Run(InvariantGemma::Kv* kv, uint64_t* taken, int64_t* allocated) {
     std::vector<float> all, logits;
     for (int at = 0; at < kSteps; at = kv->length()) {
@@ -65,14 +66,15 @@ class StaticKvTest : public testing::Test {
   uint64_t TakenBlocks() const { return gemma_->kv_blocks().taken_blocks(); }
   std::string dir_;
   std::unique_ptr<InvariantGemma> gemma_;
-  std::vector<float> want_;  // expected logits, from a KV that takes memory as it grows
+  // expected logits, computed with a KV that allocates blocks as it grows
+  std::vector<float> want_;
 };
 
 TEST_F(StaticKvTest, DecodingAllocatesNothingAndKeepsBits) {
   uint64_t taken = 0;
   int64_t allocated = 0;
   InvariantGemma::Kv kv = gemma_->NewKv();
-  // In local layers, the window and the step span at most five blocks.
+  // In local layers, the window and the step cover at most five blocks.
   kv.ReserveBlocks(11, 5);
   EXPECT_EQ(Run(&kv, &taken, &allocated), want_);
   EXPECT_EQ(taken, 0u);

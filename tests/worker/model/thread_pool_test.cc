@@ -27,8 +27,8 @@ TEST(ThreadPool, RunsEachTaskOnce) {
   }
 }
 
-// Each phase adds all results of the previous phase, in memory without other protection. Some
-// phases are empty, some have one task, and one list is longer than a piece.
+// Each loop sums the results of the previous loop, which are in memory without any lock. Some loops
+// are empty or have one task, and one list is longer than kPhaseSlots.
 TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
@@ -59,8 +59,8 @@ TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
   }
 }
 
-// Two threads run short lists of short tasks, so that pool threads arrive late, or are still in the
-// previous list, at every possible point.
+// Two threads run short lists of short tasks, so that pool threads begin late, or are still in the
+// previous list, at every possible moment.
 TEST(ThreadPool, ConcurrentCallersRunInTurn) {
   ThreadPool pool(4);
   std::atomic<int64_t> all{0};
@@ -78,7 +78,8 @@ TEST(ThreadPool, ConcurrentCallersRunInTurn) {
   EXPECT_EQ(all, 2 * 2000 * 7);
 }
 
-// A thread blocked in a task does not keep the others from the remaining tasks.
+// A thread that is blocked in a task does not prevent other threads from running the remaining
+// tasks.
 TEST(ThreadPool, BusyThreadDoesNotBlockOthers) {
   ThreadPool pool(2);
   std::atomic<int> others{0};

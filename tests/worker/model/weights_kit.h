@@ -1,4 +1,4 @@
-// Weights for the tests of products, and the expected products.
+// Random weights for product tests, and the expected products.
 #ifndef HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
 #define HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
 
@@ -24,7 +24,8 @@ inline std::vector<std::byte> StoredBlocks(const ProductShape& shape, ElementTyp
   const BlockHalves halves = HalvesOf(type);
   const size_t bytes = FormOf(type).bytes;
   for (size_t block = 0; block < stored.size(); block += bytes) {
-    for (int64_t half = 0; half < halves.count; ++half) {  // of both signs, up to 1
+    // scales of both signs, below 1 in magnitude
+    for (int64_t half = 0; half < halves.count; ++half) {
       const uint16_t bits = numbers->Next() & 0xbbff;
       std::memcpy(stored.data() + block + halves.at + 2 * half, &bits, sizeof bits);
     }
@@ -32,8 +33,8 @@ inline std::vector<std::byte> StoredBlocks(const ProductShape& shape, ElementTyp
   return stored;
 }
 
-// Returns random weights of any type, as a checkpoint stores them: [outputs][inputs]. Some float16
-// values are subnormal. Blocks are random bits with finite scales.
+// Returns random weights of any type in the layout of a checkpoint: [outputs][inputs]. Some float16
+// values are subnormal. Quantized blocks are random bits with finite scales.
 inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementType type,
                                             Numbers* numbers) {
   if (IsOfBlocks(type)) return StoredBlocks(shape, type, numbers);
@@ -47,7 +48,7 @@ inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementTy
     if (type == ElementType::kFloat32) {
       std::memcpy(at, &bits, 4);
     } else {
-      // A finite float16: any bits except an exponent of ones.
+      // A finite float16: random bits, except that the exponent is not all ones.
       const uint16_t half = type == ElementType::kBFloat16 ? static_cast<uint16_t>(bits >> 16)
                                                            : numbers->Next() & 0xbbff;
       std::memcpy(at, &half, 2);
