@@ -174,7 +174,7 @@ TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
   EXPECT_THROW(kv.CopyOut(0, 0, 3, 0, 3, slice.data()), DeviceError);
 }
 
-TEST(DeviceForward, MissingDeviceMemoryIsAnError) {
+TEST(DeviceForward, TooLittleDeviceMemoryIsError) {
   const auto device = std::make_shared<FaultyDevice>();
   device->most_bytes = 1000;
   EXPECT_EQ(InvariantGemma::Load(Dir(), OnDevice(device)).status().code(),
@@ -195,7 +195,7 @@ std::string Refusal(const std::string& dir, const InvariantGemmaOptions& options
   return std::string(gemma.status().message());
 }
 
-TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
+TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   const auto device = std::make_shared<EmulatedDevice>();
   TinyGeometry wide = Geometry("lg", 24, 4, 1, 32);
   wide.bfloat16 = false;
@@ -215,7 +215,7 @@ TEST(DeviceForward, UnsupportedModelIsRefusedByName) {
 }
 
 // Widening weights to float32 does not change their values.
-TEST(DeviceForward, Float32WeightsMatchStoredBits) {
+TEST(DeviceForward, Float32WeightsGiveSameLogits) {
   InvariantGemmaOptions options = OnDevice(std::make_shared<EmulatedDevice>());
   options.weights = WeightForm::kFloat32;
   Pair pair;
@@ -224,7 +224,7 @@ TEST(DeviceForward, Float32WeightsMatchStoredBits) {
 }
 
 // A model with only local layers has no blocks in the global layer group.
-TEST(DeviceForward, LocalLayersAloneMatchCpuBits) {
+TEST(DeviceForward, ModelWithoutGlobalLayersMatchesCpu) {
   const std::string dir = NewTinyCheckpoint(Geometry("ll", 24, 4, 1, 32), "local");
   Pair pair;
   pair.cpu = InvariantGemma::Load(dir, {1, 16}).value();

@@ -187,7 +187,7 @@ TEST(DeviceStep, SoftcapsMatchCpuBits) {
 }
 
 // If the buffer for softmax states is too small, one item computes all splits of a row.
-TEST(DeviceStep, FewSplitStatesMatchCpuBits) {
+TEST(DeviceStep, SmallStateBufferMatchesCpuBits) {
   Pair pair(Geometry("lg", 24, 4, 1), false, {256, 64, 40, 1024});
   Texts texts(&pair, 3);
   texts.Step({{0, 100, 1}, {1, 60, 1}});
@@ -205,7 +205,7 @@ TEST(DeviceStep, EveryRowCountMatchesCpuBits) {
   texts.Step({{33, 33, 33}});
 }
 
-TEST(DeviceStep, LateCopiesChangeNothing) {
+TEST(DeviceStep, DelayedCopiesGiveSameBits) {
   Pair pair(Geometry("lg", 20, 4, 2), true);
   Texts texts(&pair, 2);
   texts.Step({{0, 40, 1}});
@@ -214,7 +214,7 @@ TEST(DeviceStep, LateCopiesChangeNothing) {
 }
 
 // A split has more keys than the ring buffer for values, so the ring buffer wraps around.
-TEST(DeviceStep, LateCopiesBeyondRingChangeNothing) {
+TEST(DeviceStep, WrappedRingBufferGivesSameBits) {
   for (const int kv_heads : {1, 4}) {
     Pair pair(Geometry("lg", 150, 4, kv_heads), true, {256, 64, 512, 1024}, 128);
     Texts texts(&pair, 1);

@@ -112,7 +112,7 @@ TEST(ProductProgram, EveryShapeMatchesReferenceBits) {
 
 // The inputs need more stages than the ring buffer has, the last stage is partial, and copies are
 // performed only when the program waits for them.
-TEST(ProductProgram, LateCopiesBeyondRingChangeNothing) {
+TEST(ProductProgram, WrappedRingBufferGivesSameBits) {
   LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(6 * 256 + 40, 40, is_pair);
@@ -135,7 +135,7 @@ TEST(ProductProgram, EveryRowCountMatchesReferenceBits) {
 
 // The expected tilings were the fastest on an H100, for products of three models with several
 // numbers of rows.
-TEST(ChooseProduct, GemmaShapesUseMeasuredTiling) {
+TEST(ChooseProduct, GemmaSizesUseFastestMeasuredTiling) {
   const auto rows_and_columns = [](int rows, int inputs, int columns, bool is_pair) {
     const DeviceMatrix matrix = {nullptr, inputs, columns, is_pair ? columns / 2 : columns};
     const ShapeFacts facts = FactsOf(ChooseProduct(rows, matrix, is_pair, 132, kShared));

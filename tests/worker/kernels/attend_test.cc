@@ -186,7 +186,7 @@ TEST(Attend, BFloat16KeysMatchReference) {
 }
 
 // A row has the same bits in a prefill step of any size and in decoding, at each offset in a block.
-TEST(Attend, PrefillAndDecodeGiveSameRow) {
+TEST(Attend, PrefillAndDecodeGiveSameBits) {
   for (const int64_t window : {0, 1, 16, 19, 40}) {
     const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
     ForEachTarget([&](const std::string& target) {
@@ -199,7 +199,7 @@ TEST(Attend, PrefillAndDecodeGiveSameRow) {
   }
 }
 
-TEST(Attend, ThreadCountChangesNoBit) {
+TEST(Attend, AllThreadCountsGiveSameBits) {
   const AttendCase test(MakeShape(4, 1, 64, 16, 0), 180, 100, 5);
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
@@ -280,7 +280,7 @@ TEST(Attend, RunsWithoutVectorInstructions) {
 
 // Compares the reference with softmax attention in double precision, which is computed without
 // splits.
-TEST(Attend, ReferenceIsSoftmaxAttention) {
+TEST(Attend, ReferenceMatchesDoublePrecisionSoftmax) {
   AttendShape shape = MakeShape(1, 1, 32, 16, 45);
   shape.softcap = 3;
   AttendCase test(shape, 100, 1, 7);

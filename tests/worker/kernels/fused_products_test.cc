@@ -77,7 +77,7 @@ TEST(GeluProduct, GemmaInputSizesMatchReference) {
   }
 }
 
-TEST(GeluProduct, ThreadCountChangesNoBit) {
+TEST(GeluProduct, AllThreadCountsGiveSameBits) {
   Numbers numbers(10);
   const PackedWeights gate = MakeWeights({450, 40}, ElementType::kBFloat16, &numbers);
   const PackedWeights up = MakeWeights({450, 40}, ElementType::kBFloat16, &numbers);

@@ -46,7 +46,7 @@ void ExpectAddedRows(const FencedRows& y, const FencedRows& x, const FencedRows&
 
 // Tests every number of columns up to 33 (every tail of a vector), and the hidden size of each
 // Gemma 3.
-TEST(FusedRows, AddNormAndNormMatchesReference) {
+TEST(FusedRows, ResidualAddWithNormsMatchesReference) {
   std::vector<int64_t> widths = {640, 1152, 2560, 3840};
   for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
   for (const int64_t columns : widths) {
@@ -67,7 +67,7 @@ TEST(FusedRows, AddNormAndNormMatchesReference) {
 
 // Rows whose norm is infinite, with a last vector that is padded: the padding must not change the
 // result.
-TEST(FusedRows, AddNormAndNormHandlesInfinities) {
+TEST(FusedRows, ResidualAddWithNormsHandlesInfinity) {
   FencedRows y(3, 19), x(3, 19), scales(2, 19);
   Numbers numbers(2);
   y.Fill(&numbers);
@@ -156,7 +156,7 @@ void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
   });
 }
 
-TEST(FusedRows, AppendRoundsToBFloat16) {
+TEST(FusedRows, KvAppendRoundsToBFloat16) {
   for (const HeadShape& heads : {HeadShape{4, 1, 256}, {3, 3, 2}, {5, 5, 38}}) {
     for (const int64_t position : {0, 1000}) ExpectAppendedNarrow(heads, position);
   }
@@ -175,7 +175,7 @@ TEST(FusedRows, BFloat16RoundsToNearestEven) {
   EXPECT_GT(NarrowOne(FloatOfBits(0x7f800001)).bits & 0x7f, 0);  // a NaN
 }
 
-TEST(FusedRows, NormRotateAppendMatchesReference) {
+TEST(FusedRows, NormRopeAndAppendMatchReference) {
   for (const HeadShape& heads :
        {HeadShape{4, 1, 256}, {8, 4, 256}, {16, 8, 256}, {3, 3, 2}, {2, 1, 16}, {5, 5, 38}}) {
     for (const int64_t position : {0, 1, 6, 1000}) ExpectAppended(heads, position);

@@ -193,7 +193,7 @@ TEST(IntegerProduct, MixedTypesShareQuantizedRows) {
 
 // If the previous loop writes the rows one by one, it also quantizes them. If that loop has another
 // number of rows, or loops over parts, a separate loop quantizes the rows.
-TEST(IntegerProduct, ProducingLoopQuantizesRows) {
+TEST(IntegerProduct, LoopThatWritesRowsQuantizesThem) {
   Numbers numbers(9);
   const PackedWeights weights =
       MakeWeights({53, 96}, ElementType::kQ8_0, &numbers, Arithmetic::kInt8);

@@ -24,7 +24,7 @@ TEST(KernelMemory, AllocationIsAlignedAndWritable) {
   }
 }
 
-TEST(KernelMemory, DisjointPiecesOutliveArena) {
+TEST(KernelMemory, PiecesAreDisjointAndOutliveArena) {
   std::vector<std::pair<std::shared_ptr<std::byte>, size_t>> pieces;
   {
     KernelArena arena;

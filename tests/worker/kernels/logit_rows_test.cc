@@ -58,7 +58,7 @@ TEST(LogitRows, DetectsNonFiniteLogit) {
   }
 }
 
-TEST(LogitRows, NextGreaterFindsFirstMatch) {
+TEST(LogitRows, FindsFirstLogitAboveBound) {
   for (const int64_t count : LogitCounts()) {
     const std::vector<float> logits = LogitsOf(count, 1);
     for (const float bound : {-2.0F, 0.0F, 0.9F, logits.front(), 2.0F}) {
@@ -74,7 +74,7 @@ TEST(LogitRows, NextGreaterFindsFirstMatch) {
   }
 }
 
-TEST(LogitRows, WeightSumsStayWithinErrorBound) {
+TEST(LogitRows, SoftmaxWeightSumsStayWithinBound) {
   for (const int64_t count : LogitCounts()) {
     for (const float scale : {1.0F, 30.0F, 3e30F}) {
       const std::vector<float> logits = LogitsOf(count, scale);

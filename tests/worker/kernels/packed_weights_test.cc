@@ -17,7 +17,7 @@ namespace hearth {
 namespace {
 
 // The stored values include subnormal float16 numbers.
-TEST(PackedWeights, Float32FormKeepsStoredBits) {
+TEST(PackedWeights, Float32FormKeepsWeightValues) {
   for (const ElementType type :
        {ElementType::kBFloat16, ElementType::kFloat16, ElementType::kFloat32}) {
     Numbers numbers(3);

@@ -151,7 +151,7 @@ TEST(Product, WritesRowsToGivenAddresses) {
   });
 }
 
-TEST(Product, ThreadCountChangesNoBit) {
+TEST(Product, AllThreadCountsGiveSameBits) {
   Numbers numbers(5);
   const PackedWeights weights = MakeWeights({300, 200}, ElementType::kBFloat16, &numbers);
   FencedRows x(kMaxRows, 200);

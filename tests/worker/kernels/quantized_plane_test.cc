@@ -185,7 +185,7 @@ void ExpectAttendsSealed(const AttendShape& shape, const KvQuantization& form) {
   });
 }
 
-TEST(QuantizedPlane, AttentionOverSealedSplitsMatchesReference) {
+TEST(QuantizedPlane, AttentionOverQuantizedBlocksMatchesReference) {
   for (const uint32_t bits : {8u, 4u, 2u}) {
     for (const int axis : {0, -1}) {
       KvQuantization form;
@@ -202,7 +202,7 @@ TEST(QuantizedPlane, AttentionOverSealedSplitsMatchesReference) {
 }
 
 // Attention over sealed blocks gives the same result as attention over their dequantized values.
-TEST(QuantizedPlane, SealedSplitsAttendLikeDequantizedValues) {
+TEST(QuantizedPlane, QuantizedAttentionEqualsDequantizedAttention) {
   const AttendShape shape = SealedShape(32, 0);
   KvQuantization form;
   form.bits = 4;

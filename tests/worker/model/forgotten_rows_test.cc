@@ -88,7 +88,7 @@ class RewoundRowsTest : public testing::TestWithParam<const char*> {
   std::vector<int32_t> text_;
 };
 
-TEST_P(RewoundRowsTest, RejectedTokensChangeNoLaterBit) {
+TEST_P(RewoundRowsTest, RejectedTokensKeepLaterLogitBits) {
   InvariantGemma::Kv single = Prefilled();
   const std::vector<float> want = Single(&single);
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {
@@ -107,7 +107,7 @@ TEST_P(RewoundRowsTest, RejectedTokensChangeNoLaterBit) {
   }
 }
 
-TEST_P(RewoundRowsTest, RejectedTokensUseNoExtraMemory) {
+TEST_P(RewoundRowsTest, RejectedTokensReleaseTheirMemory) {
   uint64_t used = 0;
   {
     InvariantGemma::Kv single = Prefilled();

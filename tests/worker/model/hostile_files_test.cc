@@ -172,7 +172,7 @@ TEST_F(HostileFiles, CorruptFolderLoadsOrFailsCleanly) {
 }
 
 // A layer of quantized weights of mixed types must give the same bits as its float32 values.
-TEST(MixedGguf, MatchesBitsOfWidenedWeights) {
+TEST(MixedGguf, GivesBitsOfFloat32Weights) {
   const TestFolder folder;
   std::vector<std::vector<float>> logits;
   for (const bool is_widened : {false, true}) {
@@ -189,7 +189,7 @@ TEST(MixedGguf, MatchesBitsOfWidenedWeights) {
       "");
 }
 
-TEST(MixedGguf, NonFiniteNormIsNamed) {
+TEST(MixedGguf, NonFiniteNormErrorNamesTensor) {
   const TestFolder folder;
   GgufBytes file = WholeGguf(MixedTypes);
   for (const GgufBytes::Tensor& tensor : file.tensors) {

@@ -101,7 +101,7 @@ InvariantGemmaOptions With(WeightForm form, int threads,
   return options;
 }
 
-TEST(InvariantBits, WideningWeightsChangesNoBit) {
+TEST(InvariantBits, WidenedWeightsGiveSameBits) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
   const auto stored = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
   const auto wide = InvariantGemma::Load(dir, With(WeightForm::kFloat32, 2));

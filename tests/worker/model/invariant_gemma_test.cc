@@ -77,7 +77,7 @@ TEST(InvariantGemma, TooManyLogitsAreRefused) {
   EXPECT_THAT(StepError(*gemma, &kv, 2000, 1025), HasSubstr("those of 1024 tokens"));
 }
 
-TEST(InvariantGemma, ForeignKvIsRefused) {
+TEST(InvariantGemma, KvOfOtherModelIsRefused) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "own");
   const auto gemma = LoadOrDie(dir), other = LoadOrDie(dir);
   InvariantGemma::Kv kv = gemma->NewKv(), nobodys;
@@ -90,7 +90,7 @@ TEST(InvariantGemma, ForeignKvIsRefused) {
   EXPECT_EQ(StepError(*gemma, &moved, 1), "");
 }
 
-TEST(InvariantGemma, UnsupportedHeadsAreRefused) {
+TEST(InvariantGemma, UnsupportedHeadShapeIsRefused) {
   for (const auto& [head_dim, heads] : {std::pair<int, int>{24, 4}, {528, 4}, {16, 34}}) {
     TinyGeometry geometry = OneLayer();
     geometry.head_dim = head_dim;
@@ -191,7 +191,7 @@ TEST(InvariantGemma, OutOfMemoryErrorNamesPart) {
 }
 
 // The checkpoint is overwritten in place, as `cp` and rsync do.
-TEST(InvariantGemma, OverwrittenFilesChangeNoLogits) {
+TEST(InvariantGemma, OverwritingFilesDoesNotChangeLogits) {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "overwritten");
   const std::string file = dir + "/model.safetensors";
   for (const WeightForm form :

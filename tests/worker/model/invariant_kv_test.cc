@@ -39,7 +39,7 @@ TEST(KvBlocks, SharedBlockCountsOnce) {
   EXPECT_EQ(arena.used_bytes(), 0u);
 }
 
-TEST(KvBlocks, RefusedTakeLeavesBudgetUnchanged) {
+TEST(KvBlocks, FailedTakeLeavesBudgetUnchanged) {
   KvBlocks arena(1000);
   const auto taken = arena.Take({600});
   const auto refused = arena.Take({300, 101});
@@ -78,7 +78,7 @@ TEST(KvBlocks, AdoptedBlockCountsOnce) {
 }
 
 // For the sanitizers: one thread releases the memory while another thread adopts it.
-TEST(KvBlocks, AdoptRacesReleaseSafely) {
+TEST(KvBlocks, ConcurrentAdoptAndReleaseAreSafe) {
   KvBlocks arena(1000);
   const KvBlock theirs(new std::byte[100]);
   const auto use = [&] {
@@ -98,7 +98,7 @@ TEST(KvBlocks, BlockOutlivesArena) {
   block[63] = std::byte{1};
 }
 
-TEST(KvBlocks, FreedBlockCallsWaiterOnce) {
+TEST(KvBlocks, FreedBlockCallsCallbackOnce) {
   KvBlocks arena(1000);
   int calls = 0;
   auto taken = arena.Take({100, 300, 500});
@@ -191,7 +191,7 @@ TEST_F(InvariantKvTest, BlocksOutsideWindowAreDropped) {
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
 }
 
-TEST_F(InvariantKvTest, ReusedMemoryChangesNoBit) {
+TEST_F(InvariantKvTest, ReusedMemoryKeepsLogitBits) {
   const auto fresh = Load(), used = Load();
   const std::vector<float> want = Cold(*fresh, 75);
   InvariantGemma::Kv kv = used->NewKv();
@@ -226,7 +226,7 @@ TEST_F(InvariantKvTest, RestoreAtAnyBoundaryKeepsBits) {
   }
 }
 
-TEST_F(InvariantKvTest, WholeChunksAreSharedNotCopied) {
+TEST_F(InvariantKvTest, CompleteChunksAreSharedByReference) {
   const auto gemma = Load();
   InvariantGemma::Kv from = gemma->NewKv(), to = gemma->NewKv();
   StepTo(*gemma, 64, 64, &from);

@@ -60,7 +60,7 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const Step
   return gemma->SelfTest("", limits);
 }
 
-TEST(InvariantSelfTest, PassingLeavesModelUnchanged) {
+TEST(InvariantSelfTest, PassedTestLeavesModelUnchanged) {
   const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
   EXPECT_TRUE(gemma->SelfTest("").ok());
   EXPECT_THAT(gemma->notes().back(), HasSubstr("passed in 34 steps"));
@@ -96,7 +96,7 @@ TEST(InvariantSelfTest, FailureNamesOperationLayerAndStep) {
               HasSubstr("the output matrix"));
 }
 
-TEST(InvariantSelfTest, TriesLargestPossibleSteps) {
+TEST(InvariantSelfTest, TestsLargestConfiguredSteps) {
   const int64_t hidden = LoadForSelfTest()->config().hidden_size;
   const auto message = [&](int64_t rows, int64_t row, const StepLimits& limits) {
     return std::string(SelfTestWith(rows, row, hidden, limits).message());
@@ -137,7 +137,7 @@ TEST(InvariantSelfTest, SwappedSequencesAreDetected) {
   }
 }
 
-TEST(InvariantSelfTest, DecodesTriedFitMemory) {
+TEST(InvariantSelfTest, DecodingSequencesAreLimitedByMemory) {
   const uint64_t of_27b = uint64_t{2} << 20;
   EXPECT_EQ(InvariantSelfTest::DecodesTried(16, of_27b), 16);
   EXPECT_EQ(InvariantSelfTest::DecodesTried(512, of_27b), 64);
@@ -175,7 +175,7 @@ TEST(InvariantSelfTest, ConstantKernelErrorIsDetected) {
 }
 
 // The fastest integer kernel gives wrong bits for some rows, so the next kernel must be used.
-TEST(InvariantSelfTest, FailingIntegerKernelFallsBack) {
+TEST(InvariantSelfTest, FailingIntegerKernelIsReplaced) {
   const std::vector<IntegerKernel> usable = UsableIntegerKernels();
   if (usable.size() < 2) GTEST_SKIP() << "this CPU has no other kernel";
   const IntegerKernel best = usable.back(), next = usable[usable.size() - 2];

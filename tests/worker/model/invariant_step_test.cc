@@ -114,7 +114,7 @@ TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_h
 
 // Some sequences decode and others prefill in the same step, at different lengths, shorter and
 // longer than the window. The last layer is local or global.
-TEST(InvariantSteps, BatchedSequenceKeepsItsBits) {
+TEST(InvariantSteps, BatchedSequenceMatchesSequenceAlone) {
   for (const TinyGeometry& geometry :
        {Geometry("llgl", 24, 4, 2), Geometry("lg", 100, 8, 8), Geometry("lg", 512, 4, 1)}) {
     const std::string dir = NewTinyCheckpoint(geometry, "steps");
@@ -192,7 +192,7 @@ TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
               AllOf(HasSubstr("logits of 1025"), HasSubstr("those of 1024 tokens")));
 }
 
-TEST_F(InvariantStepErrors, RoomForAllPartsOrNone) {
+TEST_F(InvariantStepErrors, StepAllocatesAllPartsOrNone) {
   const auto roomy = LoadForSteps(dir_, 1);
   const KvLayout layout = roomy->NewKv().layout();
   const uint64_t chunk = layout.ObjectBytes(kStepChunk, LayerGroup::kGlobal) +

@@ -137,7 +137,7 @@ TEST_P(KvCacheTest, LocalLayerHoldsOnlyWindow) {
   }
 }
 
-TEST_P(KvCacheTest, ResetCacheRepeatsLogits) {
+TEST_P(KvCacheTest, ResetCacheGivesSameLogits) {
   const std::vector<int32_t> tokens = Tokens(50);
   KvCache kv = NewCache(64);
   const std::vector<float> first = Run(&kv, tokens, 50, 16);

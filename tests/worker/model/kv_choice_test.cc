@@ -18,7 +18,7 @@ absl::StatusOr<KvChoice> Choose(const RequestedKv& requested, const KvChoice& fa
   return ChooseKv(requested, fallback, Layout());
 }
 
-TEST(KvChoice, EmptyRequestKeepsPreviousChoice) {
+TEST(KvChoice, EmptyRequestKeepsFallbackChoice) {
   const KvChoice before;
   const absl::StatusOr<KvChoice> same = Choose({"", ""}, before);
   ASSERT_TRUE(same.ok()) << same.status();
@@ -43,7 +43,7 @@ TEST(KvChoice, OptionsOfOtherStrategyAreRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("quantized; kv_cache is dynamic"));
 }
 
-TEST(KvChoice, LayerDescribingCacheNamesMeanDynamic) {
+TEST(KvChoice, HybridAndSlidingWindowMeanDynamic) {
   for (const char* name : {"", "hybrid", "sliding_window", "dynamic"}) {
     const absl::StatusOr<KvChoice> choice = ModelKvChoice({name, ""}, Layout());
     ASSERT_TRUE(choice.ok()) << name << ": " << choice.status();

@@ -64,7 +64,7 @@ class LoraAdapters : public ::testing::Test {
   SafetensorsParts tensors_{SafetensorsBytes("{}", "")};
 };
 
-TEST_F(LoraAdapters, AdapterAddsToItsProjection) {
+TEST_F(LoraAdapters, AdapterIsAssignedToItsProjection) {
   const auto adapter = Load();
   ASSERT_TRUE(adapter.ok()) << adapter.status();
   EXPECT_EQ((*adapter)->rank(), kRank);
@@ -77,7 +77,7 @@ TEST_F(LoraAdapters, AdapterAddsToItsProjection) {
   EXPECT_GT((*adapter)->bytes(), 0u);
 }
 
-TEST_F(LoraAdapters, DigestCoversOnlyComputation) {
+TEST_F(LoraAdapters, DigestIgnoresTrainingOnlyFields) {
   const Digest digest = Load().value()->digest();
   EXPECT_EQ(Load().value()->digest(), digest);
   config_["use_rslora"] = true;
@@ -89,7 +89,7 @@ TEST_F(LoraAdapters, DigestCoversOnlyComputation) {
   EXPECT_NE(Load().value()->digest(), digest);
 }
 
-TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
+TEST_F(LoraAdapters, UnsupportedAdapterErrorNamesField) {
   const std::pair<std::string, Json> refused[] = {{"peft_type", "LOHA"},
                                                   {"use_dora", true},
                                                   {"bias", "all"},
@@ -121,7 +121,7 @@ TEST_F(LoraAdapters, UnsupportedAdapterIsRefusedByField) {
               HasSubstr("field \"use_dora\": has more than 64 nested levels"));
 }
 
-TEST_F(LoraAdapters, MismatchedAdapterIsRefusedByTensor) {
+TEST_F(LoraAdapters, MismatchedAdapterErrorNamesTensor) {
   model_.hidden_size = 16;
   EXPECT_THAT(Error(), AllOf(HasSubstr("k_proj.lora_A.weight has shape [2, 8]"),
                              HasSubstr("require [2, 16]")));
@@ -151,7 +151,7 @@ TEST_F(LoraAdapters, HugeAdapterHeaderIsRefused) {
               AllOf(HasSubstr("adapter_model.safetensors"), HasSubstr("8388608-byte limit")));
 }
 
-TEST_F(LoraAdapters, AdapterPipeIsRefused) {
+TEST_F(LoraAdapters, NamedPipeAsAdapterIsRefused) {
   for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
     ASSERT_TRUE(Load().ok());
     std::filesystem::remove(folder_.File(name));

@@ -33,7 +33,7 @@ int64_t GlobalLayers(const ModelConfig& config) {
   return std::count(config.layer_types.begin(), config.layer_types.end(), LayerGroup::kGlobal);
 }
 
-TEST(ModelConfig, ReadsPublishedGeometries) {
+TEST(ModelConfig, ReadsPublishedGemmaConfigs) {
   const Published all[] = {{"270m", 18, 3, 1, 256, 512, 256, 1},
                            {"1b", 26, 4, 1, 256, 512, 256, 1},
                            {"4b", 34, 5, 4, 256, 1024, 256, 8},
@@ -125,7 +125,7 @@ TEST(ModelConfig, MissingFieldsTakeHuggingFaceDefaults) {
   }
 }
 
-TEST(ModelConfig, OldAndNewStyleAgree) {
+TEST(ModelConfig, OldStyleFieldsMatchNewStyle) {
   const Json common = {{"model_type", "gemma3_text"}, {"num_hidden_layers", 7}};
   Json old_style = common, new_style = common;
   old_style["sliding_window_pattern"] = 3;
@@ -291,7 +291,7 @@ TEST(ModelConfig, ReadsSoftcapsOrNull) {
   EXPECT_EQ(plain->final_logit_softcap, 0);
 }
 
-TEST(ModelConfig, OnlyOuterTieFieldCounts) {
+TEST(ModelConfig, NestedTieFieldIsIgnored) {
   const struct {
     const char* json;
     bool tied;
@@ -308,7 +308,7 @@ TEST(ModelConfig, OnlyOuterTieFieldCounts) {
   }
 }
 
-TEST(ModelConfig, InvalidValuesAreRefusedByField) {
+TEST(ModelConfig, InvalidValueErrorNamesField) {
   const struct {
     const char *json, *field;
   } cases[] = {
@@ -352,7 +352,7 @@ TEST(ModelConfig, InvalidValuesAreRefusedByField) {
   }
 }
 
-TEST(ModelConfig, HubNameIsRefused) {
+TEST(ModelConfig, HuggingFaceRepoIdIsRefused) {
   const absl::Status status = LoadModelConfig("google/gemma-3-270m").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),

@@ -54,7 +54,7 @@ class CheckpointTest : public testing::Test {
   std::string dir_, file_, bytes_;
 };
 
-TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
+TEST(TiedHeadTest, TiedEmbeddingIsStoredOnce) {
   TinyGeometry geometry;
   // the size of Gemma's vocabulary: the embedding is nearly all of the weights
   geometry.vocab_size = 1 << 18;
@@ -73,7 +73,7 @@ TEST(TiedHeadTest, TiedHeadIsStoredOnce) {
   EXPECT_LT(taken() - before, matrix + matrix / 2);
 }
 
-TEST_F(CheckpointTest, MissingOrMisshapenTensorIsNamed) {
+TEST_F(CheckpointTest, BadTensorErrorNamesTensor) {
   ASSERT_EQ(LoadError(), "");
   const std::string name = "model.norm.weight";
   WriteAll(file_, absl::StrReplaceAll(bytes_, {{name, "model.norm.weigh_"}}));
@@ -85,7 +85,7 @@ TEST_F(CheckpointTest, MissingOrMisshapenTensorIsNamed) {
   EXPECT_THAT(LoadError(), AllOf(HasSubstr("_proj.weight"), HasSubstr("64")));
 }
 
-TEST_F(CheckpointTest, TruncatedOrFlippedFileNeverCrashes) {
+TEST_F(CheckpointTest, CorruptFileNeverCrashes) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes_.data(), sizeof(header_bytes));
   const size_t header_end = sizeof(header_bytes) + header_bytes;
@@ -148,7 +148,7 @@ TEST_F(CheckpointTest, OnlyRegularFilesAndLinksLoad) {
   }
 }
 
-TEST_F(CheckpointTest, DigestFollowsWeightBytes) {
+TEST_F(CheckpointTest, DigestChangesWithWeightBytes) {
   const auto first = Gemma::Load(dir_, OneThread());
   const auto again = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(first.ok() && again.ok());
@@ -237,7 +237,7 @@ TEST_F(CheckpointTest, NotesNameUnusedTensors) {
   }
 }
 
-TEST_F(CheckpointTest, UntiedHeadIsReadOrReported) {
+TEST_F(CheckpointTest, UntiedHeadIsRequiredAndUsed) {
   const std::string config = ReadAll(dir_ + "/config.json");
   const std::string untied = absl::StrReplaceAll(
       config, {{"\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"}});
@@ -339,7 +339,7 @@ TEST_F(DigestTest, UnchangedFilesReuseDigest) {
   EXPECT_EQ(first.digest, second.digest);
 }
 
-TEST_F(DigestTest, ChangeWithSameTimeIsNoticed) {
+TEST_F(DigestTest, ChangeWithSameMtimeIsDetected) {
   const RememberedDigest first = Digest();
   struct stat before {};
   ASSERT_EQ(stat(file_.c_str(), &before), 0);
@@ -353,7 +353,7 @@ TEST_F(DigestTest, ChangeWithSameTimeIsNoticed) {
   EXPECT_NE(first.digest, second.digest);
 }
 
-TEST_F(DigestTest, FileChangeDuringLoadIsAborted) {
+TEST_F(DigestTest, FileChangeDuringLoadAborts) {
   std::string other = bytes_;
   other.back() = static_cast<char>(other.back() ^ 1);
   const auto later = absl::Now() + absl::Hours(1);
@@ -377,7 +377,7 @@ TEST_F(DigestTest, FileChangeDuringLoadIsAborted) {
   EXPECT_THAT(std::string(read.message()), HasSubstr(last.name));
 }
 
-TEST_F(DigestTest, RecentlyChangedFilesAreNotRemembered) {
+TEST_F(DigestTest, RecentlyChangedFilesAreNotCached) {
   Digest(absl::Now());
   EXPECT_EQ(Remembered(), "");
 }
@@ -399,7 +399,7 @@ TEST_F(DigestTest, DamagedCacheFileIsIgnored) {
   EXPECT_FALSE(Digest().from_cache);
 }
 
-TEST_F(DigestTest, PlantedLinkOrPipeIsReplaced) {
+TEST_F(DigestTest, LinkAtCachePathIsReplaced) {
   const RememberedDigest first = Digest();
   const std::string path = Remembered(), kept = dir_ + "/kept";
   ASSERT_NE(path, "");

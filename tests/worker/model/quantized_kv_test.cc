@@ -77,7 +77,7 @@ TEST_P(QuantizedKvTest, StepSizeAndThreadsKeepBits) {
   }
 }
 
-TEST_P(QuantizedKvTest, UnquantizedNeighborsChangeNoBit) {
+TEST_P(QuantizedKvTest, UnquantizedSequencesInBatchKeepBits) {
   const auto gemma = Load();
   InvariantGemma::Kv alone = gemma->NewKv(Quantization());
   const std::vector<float> want = AllTo(*gemma, 40, 40, &alone);
@@ -135,7 +135,7 @@ TEST_P(QuantizedKvTest, RestoreOrForkKeepsBits) {
   }
 }
 
-TEST_P(QuantizedKvTest, MemoryIsSealedChunksAndTail) {
+TEST_P(QuantizedKvTest, MemoryHoldsQuantizedBlocksAndTail) {
   const auto gemma = Load();
   InvariantGemma::Kv kv = gemma->NewKv(Quantization());
   AllTo(*gemma, 160, 64, &kv);

@@ -81,7 +81,7 @@ TEST_F(StaticKvTest, DecodingAllocatesNothingAndKeepsBits) {
   EXPECT_EQ(allocated, 0);
 }
 
-TEST_F(StaticKvTest, UnusedRoomIsReused) {
+TEST_F(StaticKvTest, ReleasedReservedBlocksAreReused) {
   InvariantGemma::Kv kv = gemma_->NewKv();
   kv.ReserveBlocks(11, 5);
   ASSERT_TRUE(kv.MakeRoom(kPrompt).ok());

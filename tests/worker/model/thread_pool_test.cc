@@ -29,7 +29,7 @@ TEST(ThreadPool, RunsEachTaskOnce) {
 
 // Each loop sums the results of the previous loop, which are in memory without any lock. Some loops
 // are empty or have one task, and one list is longer than kPhaseSlots.
-TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
+TEST(ThreadPool, LoopReadsPreviousLoopResults) {
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     Numbers numbers(static_cast<uint64_t>(threads));
@@ -61,7 +61,7 @@ TEST(ThreadPool, PhaseSeesPreviousPhasesWrites) {
 
 // Two threads run short lists of short tasks, so that pool threads begin late, or are still in the
 // previous list, at every possible moment.
-TEST(ThreadPool, ConcurrentCallersRunInTurn) {
+TEST(ThreadPool, ConcurrentCallsRunOneByOne) {
   ThreadPool pool(4);
   std::atomic<int64_t> all{0};
   const auto run = [&] {
