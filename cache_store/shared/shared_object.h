@@ -1,11 +1,11 @@
-// SharedShape: how an object is divided into values in the shared engine; SharedPrompt: the names
+// SharedShape: how an object is divided into values of the shared engine. SharedPrompt: the names
 // of a prompt's objects in the engine.
 //
-// A head that describes the object, followed by the object's slices in ascending order of layers,
-// forms one text. The text is cut into parts: each part fits into a value and leaves little unused
-// of the memory that an engine allocates for it. The writer puts part 0, with the head, last: if
-// the head exists, all parts were written once. The reader derives the shape, and so the number of
-// parts, from the prompt and the layout; the head must match.
+// The bytes of an object are a head that describes it, and its slices in ascending order of layers.
+// These bytes are divided into parts. A part is small enough for one value, and almost fills the
+// memory that Redis allocates for it. The writer writes part 0, which has the head, last: if the
+// head exists, all other parts were written. The reader computes the shape (and the number of
+// parts) from the prompt and the layout, and compares it with the head.
 //
 //   head = magic, begin, tokens, group, parts, cuts, slices (u32 each), slice bytes, expiry in Unix
 //          seconds or 0 (u64 each), token ids (u32 each), cut offsets (u32 each), digests of the

@@ -67,7 +67,7 @@ struct RedisOptions {
 // defaults.
 absl::StatusOr<RedisOptions> ParseRedisUrl(absl::string_view url);
 
-// Returns the first line of a password file, without the line end; "" if `path` is empty.
+// Returns the contents of a password file, without line ends at its end; "" if `path` is empty.
 // kFailedPrecondition names the file.
 absl::StatusOr<std::string> ReadPassword(const std::string& path);
 

@@ -1,8 +1,8 @@
 // SharedCore: the state that all parts of a shared tier use: the local store, the engine, the
-// tenants' spaces, clocks and counters; and SharedOptions, how a store uses the engine.
+// tenants' spaces, clocks and counters. SharedOptions: how a store uses the engine.
 //
-// Created by SharedStore before its other parts, and outlives them. Thread safety: all members from
-// any thread. Ownership: owns everything except a test's clocks.
+// SharedStore creates the core before its other parts, and destroys it after them. Thread safety:
+// all members from any thread. Ownership: owns everything except a test's clocks.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 #define HEARTH_CACHE_STORE_SHARED_TIER_SHARED_CORE_H_
 
@@ -22,30 +22,31 @@
 namespace hearth {
 
 struct SharedOptions {
-  // Maximum total time that a lookup spends on the engine, all round trips together.
+  // Maximum total time that a lookup spends on the engine.
   absl::Duration fetch_budget = absl::Milliseconds(500);
-  // Time to live of a value since its last use. Deeper chunks live slightly shorter, by at most an
-  // eighth.
+  // Time to live of a value since its last use. Later chunks of a prompt live shorter, by at most
+  // an eighth.
   absl::Duration ttl = absl::Hours(24);
-  // Age at which a tenant's generation is read again: within this time, a drop of all entries takes
-  // effect in every store.
+  // Age at which a tenant's generation number is read again. A drop of all entries takes effect in
+  // every store within this time.
   absl::Duration generation_age = absl::Seconds(1);
-  // Maximum bytes written in one round trip. Reads use batches of a sixteenth of it, with six
+  // Maximum bytes written in one round trip. Reads use batches of 1/16 of these bytes, with six
   // batches in flight.
   uint64_t max_in_flight_bytes = uint64_t{32} << 20;
-  // Maximum bytes read from the engine and not yet in RAM, all lookups together. Prevents repeated
-  // loading of objects for which the local store has no room.
+  // Maximum bytes that all lookups together have read from the engine and not yet put into RAM.
+  // Larger loads are not begun, so that objects for which RAM has no space are not loaded again and
+  // again.
   uint64_t max_loading_bytes = uint64_t{1} << 30;
-  // kInvalidArgument names the field.
+  // Checks the options. kInvalidArgument names the invalid field.
   absl::Status Validate() const;
 };
 
 struct SharedCore {
-  // Timeout of each round trip of background writes.
+  // Time limit of each round trip of background writes.
   static constexpr absl::Duration kWriteTimeout = absl::Seconds(5);
 
-  // `secret`: the store's secret. `test_clock`, `test_steady`: null for the real clocks. If only
-  // `test_clock` is given, it is the steady clock, too.
+  // `secret`: the store's secret. `test_clock`, `test_steady`: clocks of a test; null: the real
+  // clocks. If only `test_clock` is given, it is also the steady clock.
   SharedCore(std::unique_ptr<LocalStore> behind, std::unique_ptr<SharedEngine> shared,
              const std::string& secret, const SharedOptions& given, Clock* test_clock,
              Clock* test_steady)
@@ -59,7 +60,7 @@ struct SharedCore {
         spaces(engine.get(), store.get(), clock, steady, secret, options.generation_age) {}
 
   void Count(Counter counter, uint64_t amount = 1) { counters.Add(counter, amount); }
-  // Returns the deadline of a write to the engine that starts now.
+  // Returns the deadline for a write to the engine that begins now.
   absl::Time WriteDeadline() const { return clock->Now() + kWriteTimeout; }
 
   const SharedOptions options;

@@ -12,15 +12,15 @@
 namespace hearth {
 namespace {
 
-// All tenants share one list of fingerprints: they contain no tenant data.
+// All tenants share one list of fingerprints, because fingerprints contain no data of tenants.
 constexpr char kNoTenant[] = "";
 constexpr char kPublisher[] = "the shared tier";
 
 constexpr size_t kBatchesUnderWay = 6;
-// A batch is 1 / kBatchShare of max_in_flight_bytes: small enough that its bytes are still in the
-// processor's cache when they are opened.
+// A batch of reads has 1/kBatchShare of max_in_flight_bytes. It is so small that its bytes are
+// still in the CPU cache when they are decrypted.
 constexpr uint64_t kBatchShare = 16;
-// Share of the measured speed to plan with: the engine's speed varies.
+// Fraction of the measured speed with which loads are planned, because the engine's speed varies.
 constexpr double kSafeShare = 0.7;
 
 uint64_t BytesOf(const KvLayout& layout, absl::Span<const ObjectId> ids) {
@@ -48,7 +48,7 @@ ObjectMap::ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t 
 std::vector<ObjectId> ObjectMap::ToProbe() const {
   std::vector<ObjectId> ids;
   const auto add = [&](const Segment& segment) {
-    // The local tail of a longer boundary begins no earlier than the local tail of the usable
+    // Skip: a longer boundary needs no local (sliding window) objects before those of the usable
     // boundary.
     if (segment.end() <= usable_here_) return;
     if (has_global_) ids.push_back({segment.begin, segment.tokens, LayerGroup::kGlobal});
@@ -76,10 +76,11 @@ bool ObjectMap::HasRemainder(uint32_t boundary) const {
 
 std::vector<uint32_t> ObjectMap::Restorable(absl::Span<const uint32_t> candidates,
                                             uint32_t above) const {
-  size_t globals = 0;  // leading chunks
+  size_t globals = 0;  // number of leading chunks whose global objects are known
   while (HasChunk(globals, LayerGroup::kGlobal)) ++globals;
   std::vector<uint32_t> found;
-  size_t next = 0, gap_end = 0;  // end of the last chunk without its local object, in chunks
+  // end of the last chunk without its local object, counted in chunks
+  size_t next = 0, gap_end = 0;
   for (const uint32_t boundary : candidates) {
     const size_t chunks = boundary / layout_.chunk_tokens;
     if (has_global_ && chunks > globals) break;
@@ -101,18 +102,19 @@ std::vector<ObjectId> ObjectMap::NeededFromEngine(uint32_t boundary) const {
   return ids;
 }
 
-// An object being loaded from the engine. Its parts arrive in order.
+// An object that is being loaded from the engine. Its parts are processed in order.
 struct SharedLookup::LoadedObject {
   SharedShape shape;
   SharedFacts facts;
-  std::vector<std::shared_ptr<std::byte>> slices;  // ascending by layer
-  std::vector<uint64_t> digests;  // of the received bytes; must equal the head's digests in the end
-  SliceHasher hasher;             // of the slice that the next part continues
+  std::vector<std::shared_ptr<std::byte>> slices;  // slices in ascending order of layers
+  // digests of the received slices; at the end they must equal the head's digests
+  std::vector<uint64_t> digests;
+  SliceHasher hasher;  // computes the digest of the slice that the next part continues
   uint32_t parts_left = 0;
-  bool is_torn = false;     // a part was missing or invalid
-  bool is_unknown = false;  // the engine did not answer for a part
+  bool is_torn = false;     // whether a part was missing or invalid
+  bool is_unknown = false;  // whether the engine did not answer for a part
 
-  // REQUIRES: `bytes` lie in one slice.
+  // Adds received bytes to the digest. REQUIRES: `bytes` belong to one slice.
   void Hash(absl::Span<const std::byte> bytes) {
     hasher.Add(bytes.data(), bytes.size());
     if (hasher.bytes() < shape.slice_bytes) return;
@@ -121,15 +123,16 @@ struct SharedLookup::LoadedObject {
   }
 };
 
-// Reads a prompt's objects from the engine and verifies each value. Counts missing and invalid
-// values. If an object is not complete, erases its head, so that the next publisher writes it
+// Reads objects of a prompt from the engine, and verifies each value. Counts missing and invalid
+// values. Erases the head of an incomplete object, so that the next publisher writes the object
 // again.
 class SharedLookup::Loading {
  public:
   Loading(SharedCore* core, const SharedPrompt& prompt, absl::Time deadline)
       : core_(core), prompt_(prompt), deadline_(deadline) {}
 
-  // Returns the objects of `ids` that arrived complete and in time. `stopped` as PrefixQuery's.
+  // Loads the objects `ids`, and returns those that arrived completely and in time. `stopped`: see
+  // PrefixQuery::stopped.
   LoadedObjects Load(absl::Span<const ObjectId> ids, const std::function<bool()>& stopped) {
     LoadedObjects objects;
     std::vector<Part> parts;
@@ -139,7 +142,7 @@ class SharedLookup::Loading {
       object.parts_left = object.shape.parts();
       for (uint32_t part = 0; part < object.parts_left; ++part) parts.push_back({&object, part});
     }
-    // While one batch is opened, the next batches are in flight.
+    // Batches in flight: while one batch is decrypted, the next ones are being read.
     std::deque<Batch> under_way;
     size_t requested = 0;
     for (;;) {
@@ -163,19 +166,19 @@ class SharedLookup::Loading {
     LoadedObject* object = nullptr;
     uint32_t part = 0;
   };
-  // Parts [begin, end) of the list, requested.
+  // A batch of requested parts: [begin, end) of the list of parts.
   struct Batch {
     SharedEngine::Later values;
     size_t begin = 0, end = 0;
   };
 
   void KeepWhole(LoadedObjects* objects) {
-    std::vector<std::string> torn;  // names of the heads of torn objects
+    std::vector<std::string> torn;  // names of the heads of incomplete objects
     for (auto it = objects->begin(); it != objects->end();) {
       LoadedObject& object = it->second;
       const bool is_whole = object.parts_left == 0 && !object.is_torn && !object.is_unknown;
-      // Parts of two publishers may be mixed: each part is genuine, but two publishers need not
-      // compute the same bytes.
+      // Compare the digests with the head's: the parts may come from two publishers, which may have
+      // computed different bytes. Each part is genuine, but the object is not.
       if (is_whole && object.digests != object.facts.slice_digests) {
         object.is_torn = true;
         core_->Count(Counter::kSharedRejectedValues);
@@ -400,7 +403,7 @@ bool SharedLookup::LoadOnce(const LookupSpec& lookup, Probed* probed) {
       return false;
     }
   }
-  // Another lookup may have loaded it since this lookup's Peek().
+  // Another lookup may have loaded the boundary since this lookup's Peek().
   const LocalStore::Peeked here = core_->store->Peek(*lookup.query, probed->boundary);
   const bool is_own = probed->tenant == lookup.query->tenant;
   const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
@@ -427,8 +430,8 @@ uint32_t SharedLookup::Affordable(const Probed& probed, absl::Time deadline) {
   return end == probed.restorable.begin() ? 0 : *(end - 1);
 }
 
-// Raises the estimate at once and lowers it gradually: a short load says little about the speed of
-// a long load.
+// Updates the estimated speed: raises it at once, but lowers it gradually, because a short load
+// says little about the speed of a long load.
 void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
   if (bytes == 0 || took < absl::Milliseconds(1)) return;
   const auto measured =
@@ -437,8 +440,9 @@ void SharedLookup::NoteSpeed(uint64_t bytes, absl::Duration took) {
   bytes_per_s_.store(std::max<uint64_t>(1, measured > before ? measured : (before + measured) / 2));
 }
 
-// Allows a large load from time to time: otherwise an engine that was slow for a moment, or serves
-// small loads slowly, would never be asked for large objects again.
+// Returns whether to try a load that seems too slow. Allowed from time to time: otherwise an engine
+// that was slow for a moment, or is slow for small loads, would never be asked for large objects
+// again.
 bool SharedLookup::MayTry() {
   const absl::Time now = core_->steady->Now();
   int64_t next = next_try_ms_.load();

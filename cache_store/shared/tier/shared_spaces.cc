@@ -6,7 +6,8 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kNumbersBytes = SharedSpace::kSealBytes + 2 * sizeof(uint64_t);
-// Several stores may begin a generation of one tenant concurrently; one of them succeeds per try.
+// Limit of attempts to begin a generation: if several stores try at the same time, one of them
+// succeeds per attempt.
 constexpr int kMaxTries = 8;
 
 }  // namespace
@@ -26,7 +27,7 @@ absl::StatusOr<SharedSpaces::NumbersReply> SharedSpaces::ReadNumbers(const Share
                                                                      absl::Time deadline) {
   const std::string name = space.NumbersName();
   const auto got = engine_->Get({name}, kNumbersBytes, deadline);
-  // A foreign value counts like an absent value.
+  // A value that no store has written counts as absent.
   if (absl::IsNotFound(got[0].status())) return NumbersReply{{}, true};
   if (absl::IsDataLoss(got[0].status())) return NumbersReply();
   if (!got[0].ok()) return got[0].status();
@@ -53,8 +54,8 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
       if (SpacePtr believed = SpaceOf(tenant, steady_->Now() - kMaxStaleness)) return believed;
       return reply.status();
     }
-    // Apply the drop before any entry of its generation is found or written. RaiseDropNumber counts
-    // its errors.
+    // Apply the drop before entries of the new generation are found or written. RaiseDropNumber
+    // counts its errors.
     store_->RaiseDropNumber(tenant, reply->numbers.drop_number, true).status().IgnoreError();
     {
       absl::MutexLock lock(&mu_);
@@ -64,7 +65,7 @@ absl::StatusOr<SharedSpaces::SpacePtr> SharedSpaces::Find(const std::string& ten
     if (ours.generation == 0) return absl::NotFoundError("the tenant has no shared entries");
     if (ours == reply->numbers) return Adopt(tenant, ours);
     if (reply->numbers.generation > 0) {
-      Set(plain, ours, false, deadline).IgnoreError();  // retried at the next read
+      Set(plain, ours, false, deadline).IgnoreError();  // after an error, the next read tries again
       return Adopt(tenant, ours);
     }
     const absl::StatusOr<bool> set = Set(plain, ours, reply->is_absent, deadline);
@@ -82,7 +83,8 @@ SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers&
   const SpacePtr last = SpaceOf(tenant, absl::InfinitePast());
   const uint64_t known = last == nullptr ? 0 : last->generation();
   if (stored.generation == 0) {
-    // Do not reuse an old generation: this store and the engine may both have missed drops.
+    // Reuse the last known generation only if it was read recently: otherwise this store and the
+    // engine may both have missed a drop.
     const bool is_believed = SpaceOf(tenant, steady_->Now() - kMaxStaleness) != nullptr;
     if (!is_believed && !begins && ours.drop_number == 0) return {};
     ours.generation = is_believed ? known : NumberAfter(std::max(known, ours.drop_number));
@@ -133,10 +135,12 @@ absl::StatusOr<DropResult> SharedSpaces::DropAll(const std::string& tenant, bool
   }
   number = NumberAfter(number);
   absl::StatusOr<DropResult> dropped = store_->RaiseDropNumber(tenant, number, force);
-  if (store_->DropNumber(tenant) < number) return dropped;  // the store refused the drop
+  // the store refused the drop: nothing was dropped
+  if (store_->DropNumber(tenant) < number) return dropped;
   if (written->ok()) written->Update(Set(plain, {number, number}, false, deadline).status());
   {
-    // The numbers read before are outdated, and another store may have overwritten the new numbers.
+    // Forget the numbers that were read before the drop: another store may also have written new
+    // ones.
     absl::MutexLock lock(&mu_);
     Known& known = KnownOf(tenant);
     known.read_at = known.answered_at = absl::InfinitePast();

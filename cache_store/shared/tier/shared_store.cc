@@ -21,8 +21,7 @@ absl::Status SharedOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("fetch_budget: must be 1ms to 1m; got ", absl::FormatDuration(fetch_budget)));
   }
-  // A leap year at most: Redis stores milliseconds in 64 bits, and no value should outlive its
-  // secret.
+  // At most a leap year, because no value should outlive its secret.
   if (ttl < absl::Seconds(1) || ttl > absl::Hours(24 * 366)) {
     return absl::InvalidArgumentError(
         absl::StrCat("ttl: must be 1s to 8784h; got ", absl::FormatDuration(ttl)));
@@ -30,7 +29,7 @@ absl::Status SharedOptions::Validate() const {
   return absl::OkStatus();
 }
 
-// A publish into the local store, and then into the engine.
+// A publish into the local store, which then goes to the engine.
 class SharedStore::Session final : public PublishSession {
  public:
   Session(SharedStore* store, std::unique_ptr<PublishSession> session, SharedWork work, bool waits)
@@ -101,7 +100,8 @@ SharedStore::SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<Shar
 absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQuery& query,
                                                                  uint32_t above_tokens,
                                                                  uint32_t max_tokens) {
-  // A repeated query could not use what the first query found, so the engine was already asked.
+  // Do not ask the engine for a repeated query: the caller could not use the result of the first
+  // query, which asked the engine.
   if (query.again) return core_.store->Fetch(query, above_tokens, max_tokens);
   PrefixQuery asked = query;
   const SharedLookup::LoadResult loaded = lookup_.LoadIntoStore(&asked, above_tokens, max_tokens);
@@ -110,7 +110,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> SharedStore::Fetch(const PrefixQue
   auto session = core_.store->Fetch(asked, above_tokens, max_tokens);
   if (!session.ok() || (*session)->plan().usable_tokens == 0) return session;
   const LookupPlan& plan = (*session)->plan();
-  // The local store also knows models from before its start; this tier does not.
+  // Learn the fingerprint from the plan: the local store also knows models from before its start,
+  // but this tier does not.
   if (lookup_.Find(query.fingerprint) == nullptr) lookup_.Observe(plan.fingerprint);
   writer_.NoteUse({query.fingerprint,
                    plan.layout,
@@ -220,8 +221,8 @@ absl::StatusOr<DropResult> SharedStore::Drop(const Digest& id, const std::string
   absl::StatusOr<DropResult> dropped = core_.store->Drop(id, tenant, force);
   if (!dropped.ok() || dropped->dropped == 0 || plan.objects.empty()) return dropped;
   writer_.NoteDrop();
-  // Erasing one head suffices: the last object of the local tail, needed by hardly any longer
-  // restore point. Without local layers, the last object is that of the last segment.
+  // Erase one head, that of the last local object, which hardly any longer restore point needs. If
+  // there are no local layers, erase the head of the last segment's object.
   lookup_.Observe(plan.fingerprint);
   const absl::Status erased = EraseHeads(plan.fingerprint.digest(), tenant, plan.token_ids,
                                          plan.cuts, {plan.objects.back().id});
@@ -263,7 +264,7 @@ StoreStats SharedStore::Stats() {
   if (stats.tiers.empty() || stats.tiers.back().tier != Tier::kShared) {
     stats.tiers.push_back({Tier::kShared});
   }
-  // Same label as the local store's commit latencies, which come last.
+  // Take the label from the local store's commit latencies, which are its last series.
   LatencySeries commits = stats.latencies.back();
   commits.label_value = DurabilityName(Durability::kShared);
   commits.counts = commits_.Read();

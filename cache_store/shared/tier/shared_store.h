@@ -1,10 +1,10 @@
-// SharedStore: a local store combined with an engine that all stores of a fleet share.
+// SharedStore: a local store, combined with an engine that several stores share.
 //
-// The local store works as without an engine. A lookup first loads from the engine what the local
-// store lacks (shared_lookup.h). A publish is written to the engine after the acknowledgement
-// (shared_writer.h), or before it if the caller asks for Durability::kShared. If the engine loses
-// values, is slow or does not answer, lookups become misses within their time budget; there is no
-// other effect. List, Hottest, pins, events and backups cover the local store only.
+// A lookup first loads objects that the local store lacks from the engine (shared_lookup.h). A
+// publish is written to the engine after it is acknowledged (shared_writer.h) or, with
+// Durability::kShared, before. If the engine loses values, is slow or does not answer, lookups
+// become misses within their time budget; there is no other effect. List, Hottest, pins, events and
+// backups concern only the local store.
 //
 // Thread safety: as TieredStore. Ownership: owns the store and the engine.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_
@@ -25,13 +25,13 @@ namespace hearth {
 
 class SharedStore final : public ForwardingStore {
  public:
-  // For tests; null: the real implementation. `steady` measures pauses; if only `clock` is given,
-  // it is the steady clock, too.
+  // Replacements for tests; null: the real implementation. `steady` measures pauses; if only
+  // `clock` is given, it is also the steady clock.
   struct Seams {
     Clock *clock = nullptr, *steady = nullptr;
-    std::unique_ptr<Executor> executor, waiting;  // as in SharedWriter
+    std::unique_ptr<Executor> executor, waiting;  // see SharedWriter's constructor
   };
-  // `secret`: the secret with which `store` was opened. Shared values are named and sealed with it.
+  // `secret`: the secret of `store`, with which shared values are named and sealed.
   SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
               const std::string& secret, const SharedOptions& options, Seams seams);
   SharedStore(std::unique_ptr<LocalStore> store, std::unique_ptr<SharedEngine> engine,
@@ -47,9 +47,11 @@ class SharedStore final : public ForwardingStore {
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
-  // kUnavailable: removed from this store, but perhaps not from the engine; call again.
+  // Drops a restore point. kUnavailable: it is removed from this store, but may still be in the
+  // engine; call again.
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
-  // Drops the tenant's entries in all stores, including entries that other stores have pinned.
+  // Drops all entries of the tenant in all stores, including entries that are pinned in other
+  // stores.
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects) override;
@@ -59,15 +61,16 @@ class SharedStore final : public ForwardingStore {
  private:
   class Session;
 
-  // Erases the heads of these objects of a prompt from the engine.
+  // Erases the heads of these objects of a prompt from the engine, so that no store loads the
+  // objects.
   absl::Status EraseHeads(const Digest& fingerprint, const std::string& tenant,
                           absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                           absl::Span<const ObjectId> ids);
 
   SharedCore core_;
-  LatencyHistogram commits_;  // latencies of publishes that reached the engine
+  LatencyHistogram commits_;  // latencies of publishes with Durability::kShared
   SharedLookup lookup_;
-  SharedWriter writer_;  // last: its jobs use the other members
+  SharedWriter writer_;  // the last member, because its jobs use the other members
 };
 
 }  // namespace hearth

@@ -6,7 +6,8 @@
 #include "proto/restore_rule.h"
 
 namespace hearth {
-// Values to write. Sends a head only after all parts added before it were written.
+// Collects values and writes them to the engine. Writes a head only after all parts that were added
+// before it.
 class SharedWriter::Batch {
  public:
   explicit Batch(SharedCore* core) : core_(core) {}
@@ -43,7 +44,7 @@ class SharedWriter::Batch {
 
   SharedCore* const core_;
   std::vector<SharedValue> parts_,
-      heads_;  // an existing head is kept, an existing part is overwritten
+      heads_;  // heads are written only if absent; parts overwrite existing parts
   uint64_t bytes_ = 0;
 };
 
@@ -94,7 +95,7 @@ absl::Status SharedWriter::Write(const SharedWork& work) {
 
 absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt& prompt,
                                       uint32_t boundary, std::set<ObjectId>* seen) {
-  // The local store uses the same keys, unless all entries were dropped in the meantime.
+  // The local store uses the same keys, unless all entries were dropped since.
   const KeyedSegment* const last = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens);
   auto session = core_->store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
@@ -136,8 +137,8 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
     sent = batch.Send();
   }
   if (drops_.load() == drops) return sent;
-  // The drop may have been of this point: its heads may have been erased before this call wrote
-  // them.
+  // If a restore point was dropped during the writes, check whether it was this one: its heads may
+  // have been erased before this call wrote them.
   const absl::Status still = core_->store->FetchById(last->key, work.tenant).status();
   if (!absl::IsNotFound(still)) return sent;
   core_->engine->Erase(written, core_->WriteDeadline());
@@ -178,7 +179,8 @@ void SharedWriter::Schedule(SharedWork work, bool writes) {
   auto shared = std::make_shared<const SharedWork>(std::move(work));
   const bool accepted = executor_->TrySchedule(bytes, [this, shared, writes] {
     if (stopping_) return;
-    writes ? Write(*shared).IgnoreError() : ExtendExpiry(*shared);  // errors are counted
+    // errors are counted, not returned
+    writes ? Write(*shared).IgnoreError() : ExtendExpiry(*shared);
   });
   if (!accepted && writes) core_->Count(Counter::kSharedWritesSkipped);
 }
@@ -214,7 +216,7 @@ void SharedWriter::ExtendExpiry(const SharedWork& work) {
   const absl::StatusOr<SharedPrompt> prompt = PromptOf(work, core_->WriteDeadline());
   if (!prompt.ok()) return;
   std::vector<ObjectId> ids = NeededObjects(work.layout, work.boundaries.back());
-  std::reverse(ids.begin(), ids.end());  // same order as writes
+  std::reverse(ids.begin(), ids.end());  // the same order as for writes
   ExtendObjects(*prompt, ids);
 }
 

@@ -28,7 +28,7 @@ absl::Status DiskWriter::Persist(Persisting* work, bool sync,
   }
   core_->EraseFromDisk(orphans).IgnoreError();
   if (written.ok()) return written;
-  // Now that the leftovers are erased, another publisher may write these objects.
+  // Other publishers may write these objects only now, after the leftovers were erased.
   StoreLock lock(core_);
   core_->flight.Release(work->claims);
   return written;
@@ -79,8 +79,8 @@ std::vector<uint64_t> DiskWriter::AbandonWrite(const Persisting& work) {
   for (size_t i = 0; i < work.manifests.size(); ++i) {
     const uint64_t number = work.manifests[i].number;
     core_->objects.DiscardManifest(number);
-    // The erase may be delayed: give the point another number, so that the erase cannot hit its
-    // next manifest.
+    // Give the restore point a new manifest number: the erase of the old manifest may be delayed,
+    // and must not erase the next one.
     RestorePointEntry* point = core_->catalog.Find(work.points[i]);
     if (point != nullptr && point->manifest == number) {
       core_->catalog.SetManifest(point, core_->objects.NextNumber());
@@ -124,9 +124,9 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
   if (!core_->executor->TrySchedule(bytes, job)) core_->Count(Counter::kWriteBehindSkipped);
 }
 
-// Fills `work` with the objects of `point` that the disk lacks, takes references on them and
-// reserves disk room. An existing manifest is replaced. Returns false if there is no room; then
-// nothing was taken.
+// Fills `work` with the objects of `point` that the disk lacks, takes references on them, and
+// reserves disk space. A new manifest replaces an existing one. Returns false, and changes nothing,
+// if there is no space.
 bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* work) {
   core_->mu.AssertHeld();
   work->reserved_bytes = point->manifest_cost_bytes;
@@ -155,7 +155,7 @@ bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* w
 void DiskWriter::WriteBehind(const Digest& id) {
   Persisting work;
   work.claims = {id};
-  uint64_t number = 0;  // number of the point; 0: not written
+  uint64_t number = 0;  // number of the restore point; 0: it is not written
   const bool may_evict = core_->MayEvictForDisk(0);
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
@@ -166,7 +166,7 @@ void DiskWriter::WriteBehind(const Digest& id) {
     }
     core_->Claim(work.claims);
     RestorePointEntry* point = core_->catalog.Find(id);
-    // False if the point was inserted, or replaced, while Claim() waited.
+    // False if the restore point was added, or replaced, while Claim() waited.
     const auto is_claimed = [&](const StoredObject* object) {
       return object->on_disk || absl::c_linear_search(work.claims, object->key());
     };
@@ -178,7 +178,8 @@ void DiskWriter::WriteBehind(const Digest& id) {
       core_->flight.Release(work.claims);
     }
   }
-  core_->EraseFromDisk().IgnoreError();  // evicted to make room, even if the room did not suffice
+  // erase the objects that were evicted to free space, even if it was not enough
+  core_->EraseFromDisk().IgnoreError();
   if (number == 0) return;
   Persist(&work, false, [&](const absl::Status& written) {
     core_->mu.AssertHeld();

@@ -5,7 +5,8 @@
 namespace hearth {
 namespace {
 
-// In real traffic, three of four blocks are fetched only once.
+// Number of fetches after which an object is copied to the gpu tier. In real traffic, three of four
+// blocks are fetched only once.
 constexpr uint32_t kFetchesToCopy = 2;
 
 }  // namespace
@@ -29,7 +30,7 @@ bool Promoter::Claim(StoredObject* object) {
     core_->Count(Counter::kPromotionsSkipped);
     return false;
   }
-  assert(object->sessions > 0);  // the reader's session
+  assert(object->sessions > 0);  // the caller's session holds the object
   promoting_bytes_ += object->bytes();
   object->ram.begun = true;
   return true;
@@ -48,18 +49,18 @@ void Promoter::Promote(StoredObject* object, std::vector<SliceView> views) {
     assert(object->ram.begun && object->sessions > 0 && views.size() == object->layers().size());
     core_->objects.Hold(object);
   }
-  // Counts as 0 bytes: the executor's byte limit is reserved for write-behind, as a skipped write
-  // loses data.
+  // The job counts as 0 bytes, because the executor's byte limit is for writes to disk, and
+  // skipping such a write loses data.
   const bool scheduled =
       core_->executor->TrySchedule(0, [this, object, views] { InsertIntoHost(object, views); });
   if (scheduled) return;
   core_->Count(Counter::kPromotionsSkipped);
   StoreLock lock(core_);
   Unclaim(object);
-  core_->objects.Release(object);  // the session holds the object, too
+  core_->objects.Release(object);  // does not free the object: the session also holds it
 }
 
-// Runs as a job. Evicted copies are freed before their room is used.
+// Runs as a background job. Evicted copies are freed before their space is used.
 void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views) {
   bool has_room = false;
   uint64_t room_bytes = 0;
@@ -89,7 +90,7 @@ void Promoter::InsertIntoHost(StoredObject* object, std::vector<SliceView> views
     core_->objects.Release(object);
   }
   core_->EraseFromDisk()
-      .IgnoreError();  // erase now: if the store is closing, it accepts no further job
+      .IgnoreError();  // erase in this thread, because a closing store accepts no job
 }
 
 void Promoter::NoteFetched(StoredObject* object) {
@@ -108,8 +109,8 @@ void Promoter::NoteFetched(StoredObject* object) {
   if (!queued) core_->Count(Counter::kGpuPromotionsDropped);
 }
 
-// Runs as a job. A queued job holds no memory: an object that left RAM in the meantime is not worth
-// a copy.
+// Runs as a background job. A queued job holds no memory; an object that was evicted from RAM since
+// is not copied.
 void Promoter::CopyToDevice(uint64_t number) {
   StoredObject* object = nullptr;
   {
@@ -122,7 +123,7 @@ void Promoter::CopyToDevice(uint64_t number) {
     }
     core_->objects.Hold(object);
   }
-  // IntactCopy() verifies the digests; the next reader quarantines a damaged copy.
+  // IntactCopy() verifies the digests. A damaged copy is quarantined by its next reader.
   absl::StatusOr<DeviceRef> copy = absl::DataLossError("RAM has no intact copy");
   if (const HostCopy in_ram = core_->IntactCopy(object); in_ram != nullptr) {
     std::vector<SliceWrite> slices;
@@ -133,7 +134,7 @@ void Promoter::CopyToDevice(uint64_t number) {
   object->copying = false;
   if (copy.ok() && !object->retired) {
     core_->tiers.device->MakeVisible(number, *std::move(copy));
-    object->fetches = 0;  // after an eviction from the device, fetches count from 0 again
+    object->fetches = 0;  // count again from 0, so that an evicted object needs new fetches
     core_->Count(Counter::kGpuPromotedObjects);
   } else {
     const bool no_room = absl::IsResourceExhausted(copy.status());

@@ -1,12 +1,12 @@
-// Promoter: copies objects that were read from disk into RAM, one by one, in the background, and
-// copies objects that are fetched often to the gpu tier.
+// Promoter: copies objects that were read from disk into RAM, and objects that are fetched often to
+// the gpu tier, in the background.
 //
-// A session keeps the slices of an object until it has read all of them, then hands them to the
-// background executor, which makes room and inserts them. So a fetch that ends early promotes whole
-// objects only, and evicts only what these objects need. Room is made by demoting, so a promotion
-// loses no data. If an object cannot be queued or copied to the device, this is counted and the
-// object stays where it is. Thread safe. Ownership: borrows the core; jobs run in the core's
-// executor, copies to the device in the promoter's own executor.
+// A session collects the slices of an object until it has read all of them, then passes them to the
+// background executor, which frees RAM and inserts the object. So a fetch that ends early promotes
+// only whole objects. Space is freed only by dropping RAM copies of objects that are also on disk,
+// so no data is lost. If an object cannot be queued or copied to the device, this is counted, and
+// the object stays where it is. Thread safe. Ownership: borrows the core. Jobs run in the core's
+// executor; copies to the device run in the promoter's own executor.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
 
@@ -23,25 +23,25 @@ namespace hearth {
 
 class Promoter {
  public:
-  // `copier`: executor for copies to the device, with room for hundreds of queued copies. Null: the
-  // core's executor.
+  // `copier`: executor for copies to the device, with space for hundreds of queued copies. Null:
+  // the core's executor.
   Promoter(StoreCore* core, std::unique_ptr<Executor> copier)
       : core_(core), copier_(std::move(copier)) {}
-  // Waits until all accepted copies to the device are done. Must be the last call.
+  // Waits until all accepted copies to the device are done. Must be the last call of this object.
   void StopCopying() { copier_.reset(); }
 
-  // Returns false if RAM cannot hold the point together with the objects that must stay: a
-  // promotion would only evict all other objects.
+  // Returns false if RAM has no space for the restore point next to the objects that must stay: a
+  // promotion would only evict everything else.
   bool MayPromote(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Returns whether this reader should promote the object: the object is not in RAM, no other
-  // reader is promoting it, and the memory held for promotions stays below its limit.
+  // Returns whether this reader should promote the object: it is not in RAM, no other reader
+  // promotes it, and the memory of all promotions stays below its limit.
   bool Claim(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Unclaim(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Queues the promotion, whose end ends the claim. REQUIRES: the caller has claimed and holds the
-  // object; `views` are all of its slices.
+  // Queues the promotion of an object, and ends the claim when the promotion ends. REQUIRES: the
+  // caller has claimed and holds the object; `views` are all of its slices.
   void Promote(StoredObject* object, std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Call at the end of a session that read the object from RAM or disk. REQUIRES: the caller holds
-  // the object.
+  // Counts a fetch of the object. Call at the end of a session that read the object from RAM or
+  // disk. REQUIRES: the caller holds the object.
   void NoteFetched(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
  private:
@@ -51,7 +51,7 @@ class Promoter {
 
   StoreCore* const core_;
   std::unique_ptr<Executor> copier_;
-  uint64_t promoting_bytes_ ABSL_GUARDED_BY(core_->mu) = 0;  // total size of claimed objects
+  uint64_t promoting_bytes_ ABSL_GUARDED_BY(core_->mu) = 0;  // total size of the claimed objects
 };
 
 }  // namespace hearth

@@ -10,18 +10,19 @@
 namespace hearth {
 namespace {
 
-// Limits of failed reads of one object in a row. If all reads give the same wrong bytes, the object
-// is quarantined after a quarter of a minute. Read errors say nothing about the bytes, and a disk
-// may be unavailable for longer, so they are tolerated for five minutes.
+// Limits of consecutive failed reads of an object. If all reads give the same wrong bytes, the
+// object is quarantined after a quarter of a minute (kMaxWrongReads). Read errors say nothing about
+// the bytes, and a disk may be unavailable for longer, so they are tolerated for five minutes
+// (kMaxFailedReads).
 constexpr int kMaxWrongReads = 5, kMaxFailedReads = 22;
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
-// If reads of more than kMaxFailing objects fail within a minute, the disk is at fault rather than
-// the objects, and no object is quarantined. The window is longer than the longest pause between
-// reads, so that objects that stay wrong are counted.
+// If reads of more than kMaxFailing objects fail within a minute, the disk is at fault, and no
+// object is quarantined. The minute is longer than the longest pause between reads of an object, so
+// that objects that stay wrong are counted.
 constexpr size_t kMaxFailing = 8;
 constexpr absl::Duration kFailingWindow = absl::Minutes(1);
 
-// Returns the token positions at which the objects end. kInvalidArgument: an object ends after the
+// Returns the token position at which each object ends. kInvalidArgument: an object ends after the
 // prompt.
 absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
   std::set<uint32_t> ends;
@@ -72,7 +73,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
       if (object == nullptr || !(object->id == id) || !held.insert(object).second) continue;
       wrong.push_back(object);
       core_->objects.Hold(
-          object);  // its only names may be restore points that are about to be removed
+          object);  // removing a restore point below could free the object otherwise
     }
     for (StoredObject* object : wrong) {
       const std::string publisher = object->publisher() == nullptr ? "" : *object->publisher();
@@ -91,13 +92,13 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
 }
 
 void Quarantiner::NoteReadFailure(StoredObject* object, const absl::Status& why) {
-  // A lack of file descriptors or memory says nothing about the object.
+  // Ignore a lack of file descriptors or memory, which says nothing about the object.
   if (absl::IsResourceExhausted(why)) return;
   core_->tiers.disk->DropCached(object->number);
   const bool is_open = core_->tiers.disk->IsOpen();
   const bool is_wrong = absl::IsDataLoss(why);
-  // The message contains the digest of the read bytes, so its hash tells wrong bytes apart. All
-  // read errors count as equal.
+  // The hash of the message distinguishes different wrong bytes, because the message contains the
+  // digest of the read bytes. All read errors count as equal.
   const uint64_t digest = is_wrong ? SliceDigest(why.message().data(), why.message().size()) : 0;
   const uint16_t wrong = static_cast<uint16_t>(digest);
   absl::Duration pause;
@@ -105,7 +106,7 @@ void Quarantiner::NoteReadFailure(StoredObject* object, const absl::Status& why)
   {
     StoreLock lock(core_);
     const absl::Time now = core_->clock->Now();
-    // A copy in RAM serves all other readers: keep the object.
+    // Keep an object that has a copy in RAM, which serves all other readers.
     if (object->retired || object->hidden(now) || (object->in_host() && object->on_disk)) return;
     if (is_open) {
       object->failures = object->wrong != wrong ? 1 : std::min(object->failures + 1, 255);
@@ -126,7 +127,7 @@ void Quarantiner::NoteReadFailure(StoredObject* object, const absl::Status& why)
                                              why.message()));
   }
   if (pause == absl::ZeroDuration()) return QuarantineObject(object, why);
-  if (pause > kFirstPause) return;  // already warned
+  if (pause > kFirstPause) return;  // the first failure was reported; do not repeat the warning
   core_->warnings.Say(
       "reads", absl::StrCat("object ", object->number,
                             " cannot be read; not served until a retry succeeds: ", why.message()));
@@ -142,7 +143,7 @@ bool Quarantiner::ManyFail(uint64_t object, absl::Time now) {
   core_->mu.AssertHeld();
   absl::erase_if(failing_, [now](const auto& entry) {
     return now - entry.second > kFailingWindow ||
-           now < entry.second;  // now < entry.second: the clock was set back
+           now < entry.second;  // the second condition: the clock was set back
   });
   if (failing_.size() > kMaxFailing && !failing_.contains(object)) failing_.erase(failing_.begin());
   failing_[object] = now;
@@ -175,7 +176,7 @@ void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why
 
 bool Quarantiner::QuarantineLocked(StoredObject* object) {
   core_->mu.AssertHeld();
-  assert(object->sessions > 0);  // held by the reader: it stays until the session ends
+  assert(object->sessions > 0);  // the reader holds the object, so it stays until the session ends
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
   core_->history.Record(object->key(), Removal::kQuarantined, core_->clock->Now());
@@ -201,8 +202,8 @@ void Quarantiner::RemovePoint(RestorePointEntry* point, Removal why, DropResult*
   ++result->dropped;
   const uint64_t before = core_->objects.bytes();
   for (StoredObject* object : freed) {
-    // Retire an object that a session still reads; otherwise the next lookup would find it, and it
-    // would never be removed. Objects of a publish in progress belong to that publish.
+    // Retire an object that a session still reads: otherwise the next lookup would find it, and it
+    // would never be removed. Objects of a running publish belong to that publish.
     if (why == Removal::kDropped && object->promised == 0) core_->objects.Retire(object);
     core_->objects.Release(object);
   }

@@ -11,16 +11,17 @@
 namespace hearth {
 namespace {
 
-// Object numbers checked while holding the lock once, about 50 ns each; most of them may no longer
-// exist.
+// Number of object numbers that are looked up during one hold of the lock, about 50 ns each; most
+// of them may no longer exist.
 constexpr uint64_t kNumbersAtOnce = 4096;
 constexpr char kProgressNote[] = "scrub";
-// Maximum rereads of a slice with wrong bytes, within two minutes: enough to have it quarantined.
-// If it reads differently each time, the next pass returns to it.
+// Limit of rereads of a slice with wrong bytes, within two minutes: enough for the quarantine of
+// its object. If each read gives other bytes, the next pass reads the slice again.
 constexpr int kMaxRereads = 10;
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
-  stored.created_unix_s = expected.created_unix_s;  // time of the first publish
+  // the record on disk has the time of the first publish
+  stored.created_unix_s = expected.created_unix_s;
   return SerializeManifestRecord(stored) == SerializeManifestRecord(expected);
 }
 
@@ -53,7 +54,7 @@ absl::Duration Scrubber::Step() {
     progress_ = ScrubProgress::Parse(core_->tiers.disk->ReadNote(kProgressNote).value_or(""));
     finished_unix_s_.store(progress_.finished_unix_s);
   }
-  // If the disk lost records, a pass that starts at once writes them again from memory.
+  // If the disk lost records, begin a pass at once, which writes them again from memory.
   const uint64_t losses = core_->tiers.disk->losses();
   if (std::exchange(losses_, losses) != losses) {
     progress_.next_object = 0;
@@ -61,7 +62,7 @@ absl::Duration Scrubber::Step() {
     next_step_ = now;
   }
   if (now < next_step_ && next_step_ <= now + core_->options.scrub.period) {
-    return next_step_ - now;  // later than one period: the clock was set back
+    return next_step_ - now;  // a wait of more than one period means that the clock was set back
   }
   if (!BeginPass(now)) return next_step_ - now;
   bool at_end = false;
@@ -96,7 +97,7 @@ absl::Duration Scrubber::Step() {
   return pause;
 }
 
-// Returns false if no pass is due before next_step_.
+// Begins a pass. Returns false if none is due before next_step_.
 bool Scrubber::BeginPass(absl::Time now) {
   if (progress_.next_object > 0) return true;
   const absl::Time due =
@@ -112,7 +113,8 @@ bool Scrubber::BeginPass(absl::Time now) {
   return true;
 }
 
-// Returns the next object to check, held; null if none of the checked numbers has one.
+// Returns the next object to check, and holds it; null if none of the looked up numbers has an
+// object.
 StoredObject* Scrubber::HoldNext(bool* at_end) {
   uint64_t& number = progress_.next_object;
   StoreLock lock(core_);
@@ -139,8 +141,8 @@ absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
   }
   const int rereads = std::exchange(rereads_, 0);
   if (read.ok()) return absl::ZeroDuration();
-  // A read error rather points to the disk or its cable than to damaged data; leave it to the next
-  // reader.
+  // Ignore read errors: they rather mean that the disk or its cable is at fault. The next reader
+  // handles them.
   if (absl::IsDataLoss(read) && !WriteAgain(object).ok()) {
     quarantiner_->NoteReadFailure(object, read);
     StoreLock lock(core_);
@@ -151,7 +153,7 @@ absl::Duration Scrubber::CheckSlice(StoredObject* object, size_t slice) {
       return pause;
     }
   }
-  next_slice_ = object->layers().size() - 1;  // continue with the next object
+  next_slice_ = object->layers().size() - 1;  // skip the remaining slices of the object
   return absl::ZeroDuration();
 }
 
@@ -163,8 +165,8 @@ absl::Status Scrubber::WriteAgain(StoredObject* object) {
   return core_->tiers.disk_slices->WriteAll(slices);
 }
 
-// The contents of a record are also in memory: a damaged record is written again, and nothing is
-// lost.
+// Verifies an object's record on disk. Its contents are also in memory, so a damaged record is
+// written again and nothing is lost.
 void Scrubber::CheckObjectRecord(StoredObject* object) {
   Digest key{};
   {
@@ -177,7 +179,7 @@ void Scrubber::CheckObjectRecord(StoredObject* object) {
                   : !IsRotten(stored.status())) {
     return;
   }
-  // The object is held, so it cannot be erased in the meantime.
+  // The object is held, so it cannot be erased at the same time.
   if (core_->tiers.disk->WriteObject(expected).ok()) {
     core_->Count(Counter::kScrubRepairedRecords);
   } else {
@@ -185,8 +187,8 @@ void Scrubber::CheckObjectRecord(StoredObject* object) {
   }
 }
 
-// The last object of a restore point belongs to its last segment, so each manifest is checked once
-// per pass.
+// Verifies the manifest of the restore point that ends at this object's segment. CheckManifest is
+// called for the last object of each restore point, so each manifest is verified once in a pass.
 void Scrubber::CheckManifest(StoredObject* object) {
   ManifestRecord expected;
   Digest id{};

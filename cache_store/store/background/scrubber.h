@@ -1,8 +1,8 @@
-// Scrubber: rereads all objects on disk, one by one. Damaged data is written again from RAM, or
-// handed to the quarantiner.
+// Scrubber: reads all objects on disk again and again, one by one, to find damage. Damaged data is
+// written again from RAM, or passed to the quarantiner.
 //
 // Thread safety: Step by one thread at a time; finished_unix_s from any thread. Ownership: borrows
-// its collaborators.
+// the objects that its constructor gets.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUBBER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUBBER_H_
 
@@ -20,17 +20,18 @@
 
 namespace hearth {
 
-// Progress is saved after this many bytes; a restart rereads at most this much.
+// The progress is saved each time this many bytes were read; after a restart, at most this much is
+// read again.
 inline constexpr uint64_t kScrubSaveBytes = uint64_t{256} << 20;
 
-// Stored on disk, so that it survives a restart. Objects are read in order of their numbers.
+// Progress of the scrubber, saved on disk. Objects are read in the order of their numbers.
 struct ScrubProgress {
-  uint64_t next_object = 0;  // 0: no pass in progress
+  uint64_t next_object = 0;  // number of the next object to read; 0: no pass is running
   int64_t started_unix_s = 0;
-  int64_t finished_unix_s = 0;  // last complete pass; 0: none yet
+  int64_t finished_unix_s = 0;  // Unix time at which the last complete pass ended; 0: none yet
 
   std::string Serialize() const;
-  // Returns empty progress if the text is unreadable.
+  // Parses saved progress; returns empty progress if the text is invalid.
   static ScrubProgress Parse(absl::string_view text);
 };
 
@@ -41,14 +42,16 @@ class Scrubber {
 
   // Implements SteppedStore::ScrubStep.
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(core_->mu);
-  int64_t finished_unix_s() const { return finished_unix_s_.load(); }  // last complete pass
+  // Unix time of the end of the last complete pass; 0: none yet
+  int64_t finished_unix_s() const { return finished_unix_s_.load(); }
 
  private:
   bool BeginPass(absl::Time now);
   StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Returns the pause before the slice must be read again, as it may have been misread; 0: done.
+  // Verifies a slice on disk. Returns the pause before the slice must be read again, because it may
+  // have been misread; 0: done.
   absl::Duration CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Rewrites the object on disk from its copy in RAM.
+  // Writes the object to disk again, from its copy in RAM.
   absl::Status WriteAgain(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckObjectRecord(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
   void CheckManifest(StoredObject* object) ABSL_LOCKS_EXCLUDED(core_->mu);
@@ -58,11 +61,11 @@ class Scrubber {
   Quarantiner* const quarantiner_;
   DiskWriter* const writer_;
   ScrubProgress progress_;
-  size_t next_slice_ = 0;  // next slice of the object
-  int rereads_ = 0;        // rereads of that slice
+  size_t next_slice_ = 0;  // index of the next slice of the object
+  int rereads_ = 0;        // number of rereads of that slice
   uint64_t unsaved_bytes_ = 0;
   bool loaded_ = false;
-  uint64_t losses_ = 0;  // the disk's loss counter at the last step
+  uint64_t losses_ = 0;  // value of DiskTier::losses() at the last step
   absl::Time next_step_ = absl::InfinitePast();
   std::atomic<int64_t> finished_unix_s_{0};
 };

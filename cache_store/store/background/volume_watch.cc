@@ -12,14 +12,14 @@
 namespace hearth {
 namespace {
 
-constexpr char kNote[] = "volume";  // key of the budget on disk: never change it
-// Changes smaller than 1 / kSmallChange are neither reported nor saved.
+constexpr char kNote[] = "volume";  // name of the saved budget on disk: never change it
+// Changes of the limit or budget by less than 1/kSmallChange are neither reported nor saved.
 constexpr uint64_t kSmallChange = 16;
-// After a measurement, pause this many times as long as it took: large stores are measured less
-// often.
+// The pause after a measurement is this many times as long as the measurement, so that large stores
+// are measured less often.
 constexpr int kPauseFactor = 200;
 constexpr absl::Duration kLongestPause = absl::Minutes(30);
-// Points to evict while holding the lock once; the lock must not be held for longer than some
+// Number of restore points that are evicted during one hold of the lock, which must not exceed some
 // milliseconds.
 constexpr int kEvictedAtOnce = 64;
 
@@ -43,7 +43,7 @@ void VolumeWatch::Begin() {
   NoteBudget(*room);
 }
 
-// Bounded, so that a pause cannot look like a clock that was set back.
+// The pause has a limit, so that it cannot look like a clock that was set back.
 absl::Duration VolumeWatch::PauseAfter(absl::Duration measuring) {
   return std::clamp(kPauseFactor * measuring, kEvery, kLongestPause);
 }
@@ -55,9 +55,9 @@ void VolumeWatch::Step() {
   const uint64_t free_bytes = core_->tiers.disk->FreeBytes();
   const uint64_t last_reclaim = core_->last_reclaim.load();
   if (budget_.IsAmple(free_bytes)) {
-    const DiskRoom ample{0, free_bytes};  // the files need not be measured
-    budget_.Update(ample, now);           // ends the wait for a shrinking budget
-    GiveBack(ample, last_reclaim);  // a reclaim may have failed since the reserve was given up
+    const DiskRoom ample{0, free_bytes};  // enough free bytes: the files need not be measured
+    budget_.Update(ample, now);           // ends the delay before the budget is lowered
+    GiveBack(ample, last_reclaim);  // a reclaim may have failed since the reserve file was deleted
     return;
   }
   const std::optional<DiskRoom> room = core_->tiers.disk->Room();
@@ -135,24 +135,24 @@ void VolumeWatch::GiveBack(const DiskRoom& room, uint64_t last_reclaim) {
     squeeze_bytes_ = 0;
     if (room.own_bytes < most - most / kSmallChange) budget_.Relax();
     if (std::exchange(gave_up_reserve_, gave_up_reserve_ && reclaims == reclaims_before_)) {
-      core_->ReclaimSoon();  // the disk tier flushes and restores its reserve
+      core_->ReclaimSoon();  // the reclaim flushes, and then the reserve file is created again
     }
     return;
   }
-  // Erased bytes stay in files until the erase is on disk and a reclaim that began after it has
-  // ended. Before that, the file sizes do not show whether the limit is too high.
+  // Erased bytes stay in files until the erase is on disk, and a reclaim that began after it has
+  // ended. Only then do the sizes of files show whether the limit is too high.
   const bool is_settled = is_over_ && !erases_wait_;
   const bool squeezes = is_settled && last_reclaim >= awaited_reclaim_;
   if (squeezes) {
-    // If a log or table also holds live bytes, erasing its other bytes frees nothing. The next step
-    // then evicts twice as much, so that a few steps suffice.
+    // If a log or table also has live bytes, erasing its other bytes frees no space. So the next
+    // step evicts twice as much, and a few steps suffice.
     const bool gave_back = squeeze_bytes_ == 0 || room.own_bytes < squeezed_at_bytes_;
     squeeze_bytes_ = gave_back ? room.own_bytes - most : 2 * squeeze_bytes_;
     squeezed_at_bytes_ = room.own_bytes;
     budget_.Squeeze(squeeze_bytes_);
     SetLimit(room);
   }
-  // Less free space than a flush may need.
+  // There may be less free space than a flush needs.
   const uint64_t logs_bytes = kMaxLogs * LogBytesFor(most);
   if (room.free_bytes < logs_bytes + kReserveBytes) {
     reclaims_before_ = reclaims;
