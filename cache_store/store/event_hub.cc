@@ -66,7 +66,8 @@ WatchStart EventHub::Subscribe(const std::string& tenant, std::optional<uint64_t
       all.erase(std::remove(all.begin(), all.end(), subscriber), all.end());
       inside_callback = state->thread == std::this_thread::get_id();
     }
-    if (inside_callback) return;  // no longer listed: this was its last event
+    // this was the last event: the subscriber is not in the list any more
+    if (inside_callback) return;
     absl::MutexLock lock(&subscriber->mu);
     subscriber->active = false;
   });
@@ -76,9 +77,9 @@ WatchStart EventHub::Subscribe(const std::string& tenant, std::optional<uint64_t
 void EventHub::Deliver(Subscriber* subscriber, uint64_t sequence, const StoreEvent* event) {
   if (event != nullptr && event->restore_point.tenant != subscriber->tenant) return;
   absl::MutexLock lock(&subscriber->mu);
-  // Events queued before the subscription are in its WatchStart.
+  // Skip events that were queued before the subscription: WatchStart contains them.
   if (!subscriber->active || sequence <= subscriber->seen) return;
-  StoreEvent gap;  // stands for the events that never reached the queue
+  StoreEvent gap;  // tells the subscriber that events were lost because the queue was full
   gap.kind = StoreEvent::Kind::kLost;
   gap.sequence = event == nullptr ? sequence : sequence - 1;
   if (gap.sequence > subscriber->seen) subscriber->callback(gap);
@@ -105,14 +106,14 @@ void EventHub::Run() {
         event = std::move(state.queue.front());
         state.queue.pop_front();
       } else if (!std::exchange(state.losing, false)) {
-        return;  // stopping
+        return;  // the hub is stopping
       }
       for (const auto& subscriber : state.subscribers) {
         receivers.emplace_back(subscriber, state.sequences[subscriber->tenant]);
       }
     }
     for (const auto& [subscriber, posted] : receivers) {
-      // If there is no event, the queue is empty and the other events were lost.
+      // Without an event, the queue is empty and the events up to `posted` were lost.
       Deliver(subscriber.get(), event != nullptr ? event->sequence : posted, event.get());
     }
   }

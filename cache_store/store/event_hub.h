@@ -1,9 +1,10 @@
 // EventHub: delivers store events to subscribers, in order, from its own thread.
 //
-// Each tenant's events are numbered separately, so that numbers reveal nothing about other tenants.
-// Posting never blocks. A subscriber that is too slow loses events and gets one kLost in their
-// place. The last events of all tenants are remembered, so that a subscriber can resume after a
-// pause. Thread safety: all methods from any thread, including from callbacks.
+// Events of each tenant are numbered separately, so that the numbers reveal nothing about other
+// tenants. Posting never blocks. A subscriber that is too slow loses events, and gets one event of
+// kind kLost instead of them. The last events of all tenants are remembered, so that a subscriber
+// can resume after a disconnection. Thread safety: all methods from any thread, including from
+// callbacks.
 #ifndef HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
 #define HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
 
@@ -25,8 +26,8 @@ namespace hearth {
 
 class EventHub {
  public:
-  // Events queued for delivery, and remembered: about 300 bytes each, 1.2 MiB each for all tenants
-  // together.
+  // Limit of the queued events, and of the remembered events, of all tenants together: about 300
+  // bytes each, 1.2 MiB.
   static constexpr size_t kMaxQueuedEvents = 4096;
   static constexpr size_t kMaxRecentEvents = 4096;
 
@@ -35,10 +36,10 @@ class EventHub {
 
   void Post(StoreEvent::Kind kind, RestorePoint point,
             std::optional<Removal> removed = std::nullopt);
-  // `after`: the last event that the subscriber has seen. If all later events are remembered, the
-  // start is `resumed` and contains them. The callback gets the events posted from now on. The
-  // handle may be destroyed after the hub. Its destructor waits for a running callback, unless the
-  // callback itself destroys the handle.
+  // Subscribes to the tenant's events from now on. `after`: number of the last event that the
+  // subscriber received before. If all later events are remembered, the result is `resumed` and
+  // contains them. The handle may be destroyed after the hub. Its destructor waits for a running
+  // callback, unless the callback itself destroys the handle.
   WatchStart Subscribe(const std::string& tenant, std::optional<uint64_t> after,
                        StoreAdmin::EventCallback callback);
 
@@ -48,24 +49,27 @@ class EventHub {
   struct Subscriber {
     std::string tenant;
     StoreAdmin::EventCallback callback;
-    absl::Mutex mu;  // held while the callback runs
+    absl::Mutex mu;  // held while the subscriber's callback runs
     bool active ABSL_GUARDED_BY(mu) = true;
-    uint64_t seen = 0;  // sequence of the last event delivered or lost; guarded by mu once listed
+    // number of the last event that was delivered to this subscriber, or lost; guarded by mu after
+    // the subscriber is in the list
+    uint64_t seen = 0;
   };
   struct State {
     absl::Mutex mu;
     std::deque<SharedEvent> queue ABSL_GUARDED_BY(mu);
     std::deque<SharedEvent> recent ABSL_GUARDED_BY(mu);
     std::vector<std::shared_ptr<Subscriber>> subscribers ABSL_GUARDED_BY(mu);
-    // For each tenant that ever stored an entry.
+    // Number of the last event of each tenant that ever stored an entry.
     absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);
-    bool losing ABSL_GUARDED_BY(mu) = false;  // the queue was full, and no kLost was delivered yet
+    // whether events were lost because the queue was full, and kLost was not delivered yet
+    bool losing ABSL_GUARDED_BY(mu) = false;
     bool stopping ABSL_GUARDED_BY(mu) = false;
     std::thread::id thread ABSL_GUARDED_BY(mu);
   };
   void Run();
-  // Delivers the event and reports all undelivered events up to `sequence` as lost; `event` null:
-  // `sequence` itself is lost, too.
+  // Delivers `event`, and first reports all undelivered events before it as lost. If `event` is
+  // null, reports all events up to `sequence` as lost.
   static void Deliver(Subscriber* subscriber, uint64_t sequence, const StoreEvent* event);
 
   Counters* const counters_;

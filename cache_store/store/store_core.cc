@@ -14,23 +14,24 @@ namespace hearth {
 namespace {
 
 constexpr size_t kShownTokens = 8;
-// If a restore point has many objects, the history records only the first and the last ones, so
-// that one removal does not displace all other records.
+// If a removed restore point has many objects, only this many of its first and last objects are
+// recorded in the history, so that one removal does not displace all other records.
 constexpr size_t kRecordedEnds = 1024;
-// Erased values stay in files until the files are rewritten or found empty. A reclaim starts when
-// 1/16 of the limit, or 1 GiB of a large limit, is erased. On a small volume it starts at 1/32, and
-// at 1/16 a publish waits for it.
+// Erased slices stay in files until the files are rewritten, or found to be without live slices. A
+// reclaim starts when 1/16 of the limit is erased (or 1 GiB, for a large limit). On a small volume
+// it starts at 1/32, and at 1/16 a publish waits for it.
 constexpr uint64_t kReclaimDivisor = 16;
 constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
-// Erased bytes in files that also hold live bytes may take an eighth of the limit in addition; a
-// smaller share would move more live bytes for each byte gained. On a small volume: a sixteenth.
+// Erased bytes in files with live bytes may take 1/8 of the limit in addition; a smaller fraction
+// would move more live bytes for each byte gained. On a small volume, 1/16.
 constexpr uint64_t kDeadDivisor = 8;
-// After a write that found no room, writes of any size are tried again once this part of the limit
-// is free.
+// After a write that found the disk full, writes of any size are tried again when 1/kFreeDivisor of
+// the limit is free.
 constexpr uint64_t kFreeDivisor = 20;
-// Erases per call; for manifests, a few hundred KiB of the log.
+// Number of erases in one call of the disk tier; for manifests, a few hundred KiB of the log.
 constexpr size_t kErasedAtOnce = 4096;
-// Limit of recorded erases of each kind, 8 MB. Beyond it, the oldest are left to the next start.
+// Limit of recorded erases of each kind (8 MB). Beyond it, the oldest ones are left to the next
+// start.
 constexpr size_t kMaxNoted = size_t{1} << 20;
 
 template <typename Erase>
@@ -42,7 +43,7 @@ absl::Status InSteps(absl::Span<const uint64_t> numbers, Erase erase) {
   return status;
 }
 
-// Appends the disk erases of `later` to `noted`.
+// Appends the erases from disk in `later` to `noted`.
 void Note(const Garbage& later, Garbage* noted) {
   const auto add = [](const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
     to->insert(to->end(), numbers.begin(), numbers.end());
@@ -227,8 +228,8 @@ void StoreCore::Lock() {
   steps_ = 0;
 }
 
-// This thread counts itself as waiting, so that another thread that calls this yields to it. If two
-// threads wait here, the condition of the first is true as soon as the second has taken the lock.
+// Counts this thread as waiting, so that another thread in this function yields to it. If two
+// threads wait here, the first one's condition becomes true when the second one has taken the lock.
 void StoreCore::AwaitOthers() {
   waiting_.fetch_add(1);
   const auto had_it = [this, holds = holds_]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -242,7 +243,7 @@ void StoreCore::AwaitOthers() {
 
 void StoreCore::Claim(const std::vector<Digest>& keys) {
   flight.Claim(&mu, keys);
-  ++holds_;  // other threads may have held the lock
+  ++holds_;  // counts as a hold: other threads may have had the lock
 }
 
 void StoreCore::YieldLock() {
@@ -454,13 +455,14 @@ void StoreCore::Reclaim() {
   uint64_t most_bytes =
       limit_bytes + limit_bytes / (has_small_volume() ? 2 * kDeadDivisor : kDeadDivisor);
   if (all) {
-    Lock();  // counts as waiting, so that Yield() lets it in
+    Lock();  // Lock() counts this thread as waiting, so that Yield() lets it take the lock
     most_bytes = std::min(most_bytes, objects.sums().disk_bytes());
     mu.Unlock();
   }
   const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
   if (status.ok()) reclaims.fetch_add(1);
-  // Without room for a flush, at least tables without live bytes were deleted.
+  // kResourceExhausted: there was no space for a flush, but tables without live slices were
+  // deleted.
   if (status.ok() || absl::IsResourceExhausted(status)) last_reclaim.store(number);
   if (!status.ok() && !absl::IsCancelled(status)) Count(Counter::kTierErrors);
 }
@@ -468,7 +470,8 @@ void StoreCore::Reclaim() {
 bool StoreCore::MayEvictForDisk(uint64_t bytes) {
   if (!lacks_room.load()) return true;
   const uint64_t free_bytes = tiers.disk->FreeBytes();
-  // On a small volume, about a tenth is free in normal operation.
+  // On a small volume, about a tenth is free in normal operation, so a twentieth of the limit
+  // suffices.
   const uint64_t needed = std::min(bytes, disk_limit_bytes / kFreeDivisor);
   if (free_bytes < kReserveBytes || free_bytes - kReserveBytes < needed) return false;
   lacks_room.store(false);

@@ -1,9 +1,9 @@
-// StoreCore: the state that all parts of a store share: the lock and the catalog it guards, tiers,
-// meters, and erasing of removed entries.
+// StoreCore: the state that all parts of a store share: the lock and the catalog that it guards,
+// the tiers, the counters, and the erasing of removed entries.
 //
-// `mu` guards bookkeeping and is never held during disk I/O, hashing or callbacks. Work that grows
-// with a prompt is done in steps, and the lock is released in between (Yield). Lock order: a thread
-// that holds a mutex may only take mutexes further along the arrows.
+// `mu` guards bookkeeping, and is never held during disk I/O, hashing or callbacks. Long work is
+// done in steps, and the lock is released between them (Yield). Lock order: a thread that holds a
+// mutex may take only mutexes to which an arrow leads.
 //
 //   Store::notes_mu_ --+
 //                      +--> mu (StoreLock) --+--> mutexes of the tiers, EventHub, DropNumbers,
@@ -11,12 +11,12 @@
 //                                            +--> pending_mu_
 //   erase_mu_ --------------------------------> pending_mu_, the disk tier; never together with mu
 //
-// Copies in RAM are freed at once, under the lock. Copies on disk are erased later: manifests by
-// one thread at a time, so that no manifest outlives an object it names; objects by any thread. A
-// failed erase is counted, and retried with the next erase and when the store closes.
+// Copies in RAM are freed immediately. Copies on disk are erased later: manifests by one thread at
+// a time, so that no manifest outlives its objects; objects by any thread. A failed erase is
+// counted, and tried again with the next erase and when the store closes.
 //
-// Created by Store before its parts, and outlives them. Thread safety: members without a named lock
-// are const or thread safe. Ownership: owns all members.
+// Store creates the core before its parts, and destroys it after them. Thread safety: members
+// without a named lock are const or thread safe. Ownership: owns all members.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 
@@ -68,24 +68,25 @@
 
 namespace hearth {
 
-// kInvalidArgument names the field.
+// Checks a prompt's tokens and prefill cuts. kInvalidArgument names the invalid field.
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
-// A walk along a prompt holds the lock once, for some milliseconds, so its length is limited. Only
-// the first chunks of longer prompts are stored: with the smallest chunks 131,072 tokens, the
-// longest context of Gemma 3.
+// Limit of the chunks of a prompt that are stored, because a walk along a prompt holds the lock
+// once, for some milliseconds. Of longer prompts only the first chunks are stored. With the
+// smallest chunks it is 131,072 tokens, the longest context of Gemma 3.
 inline constexpr uint32_t kMaxChunks = 8192;
 inline uint32_t StoredTokens(uint32_t tokens, const KvLayout& layout) {
   return std::min(tokens, kMaxChunks * layout.chunk_tokens);
 }
-// Returns kNotFound, for an id that FindOwned does not find.
+// Returns kNotFound for an id that FindOwned() does not find.
 absl::Status NoSuchPoint();
 
-// Claims on segment keys: if several publishers have the same segment, only one writes it. A
-// claimant waits until none of its keys is claimed and then takes all at once, so claims cannot
-// deadlock.
+// Claims on segment keys: if several publishers have the same segment, only one of them writes it.
+// A claimant waits until none of its keys is claimed, and then claims all of them at once, so
+// claims cannot deadlock.
 class SingleFlight {
  public:
-  // REQUIRES: the caller holds `mu`. Releases it while waiting: everything read before is stale.
+  // Claims the keys. REQUIRES: the caller holds `mu`. Releases `mu` while waiting, so everything
+  // that was read before is stale.
   void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
     mu->AssertHeld();
     const auto place = waiting_.insert(waiting_.end(), &keys);
@@ -97,7 +98,7 @@ class SingleFlight {
   void Release(const std::vector<Digest>& keys) {
     for (const Digest& key : keys) claimed_.erase(key);
   }
-  // Returns whether some claimant only waits for the lock.
+  // Returns whether any claimant now waits only for the lock.
   bool HasReadyClaimant() const {
     return absl::c_any_of(waiting_, [this](const auto* keys) { return AreFree(*keys); });
   }
@@ -111,73 +112,77 @@ class SingleFlight {
   std::list<const std::vector<Digest>*> waiting_;
 };
 
-// Adds the tier's name to an error.
+// Adds "disk tier" to the message of an error.
 inline absl::Status OfDisk(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("disk tier: ", status.message()));
 }
 
-// The tiers and the RAM tier's memory; the slices in RAM belong to the objects
-// (StoredObject::host). Reads from disk are verified here, by length and digest. Thread safe, as
-// the tiers are.
+// The tiers of a store. The slices in RAM belong to the objects (StoredObject::host). Reads from
+// disk are verified here, by length and digest. Thread safe, like the tiers.
 struct StoreTiers {
   StoreTiers(const StoreOptions& options, const StoreSeams& seams,
              std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier);
 
-  // Allocates memory for a slice, from the arena if it has room.
+  // Allocates memory for a slice: from the arena if it has free memory, otherwise other memory.
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
-  // Returns a copy of the slice in memory that workers can map, if memory is shared and there is
-  // room; else the slice itself.
+  // Returns a copy of the slice in the arena, which workers can map, if memory is shared and the
+  // arena has free memory; otherwise returns `slice`.
   SliceView InArena(const SliceView& slice) const;
-  // Reads and verifies a slice from disk. kDataLoss: the slice is missing or its bytes are wrong.
+  // Reads a slice from disk and verifies it. kDataLoss: the slice is missing, or its bytes are
+  // wrong.
   absl::StatusOr<SliceView> ReadFromDisk(const StoredObject& object, size_t slice) const;
-  // Returns whether all of these objects have a copy on the device.
+  // Returns whether the gpu tier has copies of all these objects.
   bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
 
   const bool is_shared;                    // StoreOptions::shared_memory
   const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, except in tests
-  const std::shared_ptr<HostArena> arena;  // null: no RAM tier
-  const std::unique_ptr<DiskTier> disk;    // null: RAM only
+  const std::shared_ptr<HostArena> arena;  // memory of the RAM tier; null: no RAM tier
+  const std::unique_ptr<DiskTier> disk;    // null: no disk tier
   std::unique_ptr<SliceTier> wrapped_disk;
-  SliceTier* disk_slices = nullptr;          // reads, writes and erases go here
+  // used for reads, writes and erases of slices; a wrapper in tests
+  SliceTier* disk_slices = nullptr;
   const std::unique_ptr<DeviceTier> device;  // null: no gpu tier
 };
 
-// Counters and timings for statistics. Thread safe: relaxed atomics, read one by one.
+// Counters and latencies for statistics. Thread safe (relaxed atomics).
 struct StoreMeters {
-  // Index of a tier or a durability in the arrays.
+  // Returns the index of a tier or a durability in the arrays below.
   template <typename Key>
   static constexpr size_t Of(Key key) {
     return static_cast<size_t>(key);
   }
   void CountRemoved(Removal why) { removed[Of(why)].fetch_add(1, std::memory_order_relaxed); }
-  // Returns the series of the existing tiers.
+  // Returns the latency series of the tiers that exist.
   std::vector<LatencySeries> Latencies(bool has_disk, bool has_device, bool has_shared) const;
 
   Counters counters;
   LatencyHistogram lookups;
-  std::array<LatencyHistogram, 6> slice_reads;        // by tier
-  std::array<LatencyHistogram, 6> fetches;            // by slowest tier
-  std::array<LatencyHistogram, 5> commits;            // by reached durability
-  std::array<std::atomic<uint64_t>, 6> hit_tokens{};  // by tier
+  std::array<LatencyHistogram, 6> slice_reads;  // for each tier: latencies of slice reads
+  // for each tier: latencies of fetches with this slowest tier
+  std::array<LatencyHistogram, 6> fetches;
+  std::array<LatencyHistogram, 5> commits;  // for each reached durability: latencies of publishes
+  std::array<std::atomic<uint64_t>, 6> hit_tokens{};  // for each tier: tokens of hits
   std::array<std::atomic<uint64_t>, kRemovals> removed{};
 };
 
-// The number of each tenant's last drop of all entries; part of the keys of everything the tenant
-// stores. Thread safe.
+// Each tenant's drop number: the number of the tenant's last drop of all entries. It is part of the
+// keys of everything that the tenant stores. Thread safe.
 class DropNumbers {
  public:
-  static constexpr char kNote[] = "drop numbers";  // key of the text on disk: never change it
-  // About 100 bytes each. Beyond this number, tenants without entries are forgotten.
+  // name of the saved text on disk: never change it
+  static constexpr char kNote[] = "drop numbers";
+  // Limit of remembered tenants, about 100 bytes each. Beyond the limit, tenants without entries
+  // are forgotten.
   static constexpr size_t kMaxTenants = 16'384;
 
-  // Returns 0 if the tenant never dropped all entries.
+  // Returns the tenant's drop number; 0 if the tenant never dropped all entries.
   uint64_t Of(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
   void Set(const std::string& tenant, uint64_t number,
            absl::FunctionRef<bool(const std::string& tenant)> has_any) ABSL_LOCKS_EXCLUDED(mu_);
-  // Format on disk, never change it: a line for each tenant: number, space, the tenant escaped as
-  // in C.
+  // Returns the text that is saved on disk: a line for each tenant with the number, a space, and
+  // the tenant's name escaped as in C. Never change this format.
   std::string Text() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Ignores lines with another format.
+  // Reads a saved text. Ignores lines with another format.
   void Parse(absl::string_view text) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -187,80 +192,84 @@ class DropNumbers {
 
 class StoreCore {
  public:
-  // Steps per hold of the lock, up to a microsecond each.
+  // Number of steps in one hold of the lock; a step takes up to a microsecond.
   static constexpr size_t kStepsPerHold = 2048;
-  // Expired points that a call removes in addition to its own work, up to 0.1 ms each for a long
-  // prompt.
+  // Number of expired restore points that a call removes in addition to its own work; each takes up
+  // to 0.1 ms for a long prompt.
   static constexpr int kExpiredPerCall = 8;
 
   StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
-  // Call before any job. `reclaimer`: for work that takes minutes; null: use the executor.
+  // Sets the executors. Call before any job. `reclaimer`: runs reclaims, which take minutes; null:
+  // `executor` runs them.
   void StartJobs(std::unique_ptr<Executor> executor, std::unique_ptr<Executor> reclaimer);
-  // Runs all accepted jobs. REQUIRES: the disk tier has stopped reclaiming.
+  // Runs all accepted jobs, and then accepts no more. REQUIRES: the disk tier has stopped
+  // reclaiming.
   void EndJobs();
 
   void SetDiskLimit(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   bool has_small_volume() const { return disk_limit_bytes < options.disk_bytes; }
-  // Capacity of the slowest tier; pins are a share of it.
+  // Returns the capacity of the slowest tier, to which the limit of pins refers.
   uint64_t capacity_bytes() const {
     return tiers.disk != nullptr ? disk_limit_bytes.load() : options.host_bytes;
   }
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);  // used by StoreLock
-  // Call after each `steps` steps of a walk. Returns true if other threads had the lock: pointers
-  // read before are stale.
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu);  // called only by StoreLock
+  // Lets waiting threads have the lock if the current hold has lasted long enough. Call after each
+  // `steps` steps of a walk. Returns true if other threads had the lock; pointers that were read
+  // before are then stale.
   bool Yield(size_t steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Returns once a waiting thread had the lock, or at once if no thread waits. Without it, a thread
-  // that releases the lock and takes it again at once starves the others.
+  // Returns after a waiting thread had the lock, or at once if no thread waits. Without this call,
+  // a thread that releases the lock and takes it again at once starves other threads.
   void YieldLock() ABSL_LOCKS_EXCLUDED(mu);
-  // As SingleFlight::Claim: everything read before is stale.
+  // Claims keys as SingleFlight::Claim does: everything that was read before is stale.
   void Claim(const std::vector<Digest>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Returns the number of threads that wait for the lock, without claimants.
+  // Returns the number of threads that wait for the lock, without claimants of keys.
   size_t waiting() const { return waiting_.load(); }
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters.Add(counter, amount); }
-  // Returns the root key of everything that the tenant stores now.
+  // Returns the key from which the keys of everything that the tenant stores now are derived.
   Digest RootOf(const Digest& fingerprint, const std::string& tenant) const {
     return RootKey(fingerprint, tenant, secret, drop_numbers.Of(tenant));
   }
-  // Returns the point as List shows it.
+  // Returns the description of a restore point, as List() shows it.
   RestorePoint Describe(const RestorePointEntry& point) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Returns null if the point does not exist or belongs to another tenant; callers must not be able
-  // to tell these cases apart.
+  // Returns the restore point; null if it does not exist or belongs to another tenant. Callers must
+  // not be able to distinguish these cases.
   RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Removes at most `most` expired restore points; the default is for calls with other work to do.
-  // Returns false if none had expired. An expired point is never served, however late it is
-  // removed; while any remains, only boundaries with their own restore point are usable (Fetcher).
+  // Returns false if none had expired. An expired restore point is never served, however late it is
+  // removed. While any remains, a boundary is usable only if it has a restore point of its own
+  // (Fetcher).
   bool Expire(int most = kExpiredPerCall) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
-  // Returns all slices of an object from RAM, verified; null if any is missing or wrong. REQUIRES:
-  // the caller holds the object.
+  // Returns all slices of an object from RAM, verified; null if any slice is missing or wrong.
+  // REQUIRES: the caller holds the object.
   HostCopy IntactCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(mu);
 
-  // Erases from the device and records what to erase from disk. Returns false if nothing was
-  // recorded.
+  // Erases removed objects from the gpu tier, and records what must be erased from disk. Returns
+  // false if nothing was recorded.
   bool ProcessGarbage(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu)
       ABSL_LOCKS_EXCLUDED(pending_mu_);
-  // Runs EraseFromDisk in the background, or in this thread if the executor is full.
+  // Calls EraseFromDisk() in the background, or in this thread if the executor is full.
   void EraseLater() ABSL_LOCKS_EXCLUDED(mu);
   // Erases all recorded entries from disk, and `orphans`: objects of a failed write, whose keys the
-  // caller has claimed. Afterwards no manifest recorded before the call remains; other threads may
-  // still be erasing objects. A full or failing disk refuses erases; the next successful call
-  // retries all of them. A restart before that would restore the entries.
+  // caller has claimed. Afterwards, no manifest that was recorded before this call remains; other
+  // threads may still be erasing objects. If the disk is full or fails, it refuses erases; the next
+  // call tries all of them again. If the store is restarted before that, the entries reappear.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
       ABSL_LOCKS_EXCLUDED(mu, erase_mu_, pending_mu_);
-  // Reclaims erased bytes in the background, however few.
+  // Reclaims erased bytes in the background, however few there are.
   void ReclaimSoon() ABSL_LOCKS_EXCLUDED(pending_mu_);
-  // Call before a write. On a small volume, reclaims erased bytes if there are many, so that files
-  // stay within the volume however fast publishes replace each other.
+  // Call before a write. On a small volume, reclaims erased bytes if there are many, so that the
+  // files stay within the volume however fast new entries replace old ones.
   void ReclaimBeforeWrite() ABSL_LOCKS_EXCLUDED(mu, pending_mu_);
-  // Returns false if the last write found no room on the disk and there is still none for `bytes`
-  // more, nor for a twentieth of the limit. Eviction would not help: another program has filled the
-  // volume.
+  // Returns whether evicting for a write to disk makes sense. False: the last write found the disk
+  // full, and there is still no space for `bytes`, or for a twentieth of the limit: another program
+  // has filled the volume.
   bool MayEvictForDisk(uint64_t bytes);
-  // As EraseFromDisk, and makes the erases permanent, whatever is damaged later.
+  // Calls EraseFromDisk(), and makes the erases permanent, whatever is damaged later.
   absl::Status EraseForGood() ABSL_LOCKS_EXCLUDED(mu, erase_mu_, pending_mu_);
 
   const StoreOptions options;
@@ -270,18 +279,20 @@ class StoreCore {
   StoreMeters meters;
   EventHub events;
   Warnings warnings;
-  std::vector<std::string> damage;  // damage found on disk by the start; constant from then on
+  // descriptions of damage that the start found on disk; constant after the start
+  std::vector<std::string> damage;
   StoreTiers tiers;
   StagedBytes staged;
-  // Current limit; lower than the option if the volume is too small.
+  // Current limit of bytes on disk; lower than the option if the volume is too small.
   std::atomic<uint64_t> disk_limit_bytes{0};
-  std::atomic<bool> lacks_room{false};  // the last write found the disk full
-  std::atomic<uint64_t> reclaims{0};    // successful reclaims
-  // Reclaims started. A reclaim covers all bytes erased before it began.
+  std::atomic<bool> lacks_room{false};  // whether the last write found the disk full
+  std::atomic<uint64_t> reclaims{0};    // number of successful reclaims
+  // Number of reclaims that have begun. A reclaim frees all bytes that were erased before it began.
   std::atomic<uint64_t> reclaims_begun{0};
   std::atomic<uint64_t> last_reclaim{
-      0};  // number, in start order, of the last reclaim that ended well or found no room
-  Executor* executor = nullptr;  // for the jobs of all parts; null after EndJobs
+      // number (in the order of beginning) of the last reclaim that succeeded or found no space
+      0};
+  Executor* executor = nullptr;  // runs the jobs of all parts; null after EndJobs()
 
   DropNumbers drop_numbers;
   FingerprintBook fingerprints;
@@ -294,47 +305,49 @@ class StoreCore {
   SingleFlight flight ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);
   uint64_t yields ABSL_GUARDED_BY(mu) = 0;
-  std::function<void()> between_holds;  // for tests: called by Yield, without the lock
+  std::function<void()> between_holds;  // for tests: called by Yield() without the lock
 
  private:
   void AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Called by the catalog for each removed restore point.
+  // The catalog calls this for each removed restore point.
   void OnRemoved(const RestorePointEntry& point, Removal why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(pending_mu_);
   void QueueReclaim() ABSL_LOCKS_EXCLUDED(pending_mu_);
   void Reclaim() ABSL_LOCKS_EXCLUDED(mu, pending_mu_, reclaim_mu_);
 
-  // Records failed erases again, before those recorded in the meantime.
+  // Records erases that failed again, before those that were recorded since.
   void RequeueErases(Garbage taken) ABSL_LOCKS_EXCLUDED(pending_mu_);
 
-  // Held while manifests are erased: objects recorded after these manifests wait until they are
-  // erased.
+  // Held while manifests are erased, so that objects that were recorded after these manifests are
+  // not erased before them.
   absl::Mutex erase_mu_ ABSL_ACQUIRED_BEFORE(pending_mu_);
-  absl::Mutex reclaim_mu_ ABSL_ACQUIRED_BEFORE(mu, pending_mu_);  // one Reclaim at a time
+  // held by a reclaim: one at a time
+  absl::Mutex reclaim_mu_ ABSL_ACQUIRED_BEFORE(mu, pending_mu_);
   absl::Mutex pending_mu_ ABSL_ACQUIRED_AFTER(mu);
-  // Entries to erase from disk, oldest first. A recorded number is never written again.
+  // Entries that must be erased from disk, oldest first. A number in this list is never written
+  // again.
   Garbage pending_erases_ ABSL_GUARDED_BY(pending_mu_);
   std::atomic<bool> may_erase_{
-      false};  // false: nothing is recorded, and no manifest is being erased
+      false};  // whether anything is recorded, or manifests are being erased
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(pending_mu_) =
-      0;  // erased, but possibly still in files
+      0;  // bytes that were erased, but may still be in files
   bool reclaim_queued_ ABSL_GUARDED_BY(pending_mu_) = false;
   bool reclaims_all_ ABSL_GUARDED_BY(pending_mu_) =
-      false;                        // the next reclaim reclaims all, even if it moves many bytes
-  std::atomic<size_t> waiting_{0};  // threads in Lock and AwaitOthers
-  uint64_t holds_ ABSL_GUARDED_BY(mu) = 0;  // times that the lock was taken
-  size_t steps_ ABSL_GUARDED_BY(mu) = 0;    // steps since the lock was taken
+      false;  // whether the next reclaim must reclaim everything, even if it moves many bytes
+  std::atomic<size_t> waiting_{0};          // number of threads in Lock() and AwaitOthers()
+  uint64_t holds_ ABSL_GUARDED_BY(mu) = 0;  // how often the lock was taken
+  size_t steps_ ABSL_GUARDED_BY(mu) = 0;    // number of steps since the lock was taken
   std::unique_ptr<Executor> own_executor_, reclaimer_;
 };
 
-// Holds the store's mutex; its destructor starts the erasing of everything that the catalog removed
-// in the meantime.
+// Holds the store's lock. The destructor starts erasing everything that the catalog removed during
+// the hold.
 class ABSL_SCOPED_LOCKABLE StoreLock {
  public:
-  // Determines which thread erases from disk.
+  // Which thread erases the removed entries from disk.
   enum OnDisk {
     kInBackground,
-    kErasesItself,  // this thread calls EraseFromDisk after it has released the lock
+    kErasesItself,  // this thread calls EraseFromDisk() after it has released the lock
   };
 
   explicit StoreLock(StoreCore* core, OnDisk on_disk = kInBackground)
@@ -346,7 +359,7 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
     Garbage garbage = core_->objects.TakeGarbage();
     const bool erases = core_->ProcessGarbage(garbage);
     core_->mu.Unlock();
-    garbage.host_copies.clear();  // free RAM before the disk work
+    garbage.host_copies.clear();  // free the RAM copies before the work on disk
     if (erases && on_disk_ == kInBackground) core_->EraseLater();
   }
   StoreLock(const StoreLock&) = delete;

@@ -1,10 +1,10 @@
-// StoreReader: looks up prompts, reads the stored parts, and explains misses.
+// StoreReader: looks up prompts, reads stored prefixes, and explains misses.
 //
-// Thread safety: all methods from any thread, but a session is used by one thread at a time.
-// Ownership: sessions must not outlive their store; a session holds references, so that no object
-// of its plan is evicted before it ends. Errors: kInvalidArgument (caller), kDataLoss (bytes failed
-// verification: already quarantined), kNotFound (unknown id). A miss is a plan with usable_tokens
-// == 0, never an error.
+// Thread safety: all methods from any thread, but a session is for one thread at a time. Ownership:
+// sessions must not outlive their store. A session has references on all objects of its plan, so
+// that none is evicted before the session ends. Errors: kInvalidArgument (wrong call), kDataLoss
+// (bytes failed verification and are quarantined), kNotFound (unknown id). A miss is no error, but
+// a plan with usable_tokens == 0.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_READER_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_READER_H_
 
@@ -29,86 +29,93 @@
 
 namespace hearth {
 
-// A lookup of a prompt. If the store does not know the fingerprint, the lookup is a miss.
+// A lookup of a prompt. If the store does not know the model's fingerprint, the lookup is a miss.
 struct PrefixQuery {
   Digest fingerprint{};
   std::string tenant;  // "default" without authentication
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;
-  // Tenant whose prefixes are also read if the caller's own are shorter; empty: none.
+  // A second tenant, whose prefixes are used if they are longer than the caller's own; empty: none.
   std::string public_tenant;
-  // The caller fetched this before and could not use the result; only the first fetch is counted.
+  // True: the caller fetched this prompt before and could not use the result. Only the first fetch
+  // is counted.
   bool again = false;
-  uint64_t token_ns = 0;  // time in which the caller computes a token, for statistics; 0: unknown
-  // Set by a tier in front of the store: the slower tier from which the prefix was just loaded. The
-  // result names this tier, and the hit counts for it.
+  uint64_t token_ns = 0;  // time in which the caller computes one token, for statistics; 0: unknown
+  // Set by a tier in front of the store: the slower tier from which it has just loaded the prefix.
+  // The result names this tier, and the hit counts for it.
   Tier loaded_from = Tier::kNone;
-  // Set by a tier in front: lower bound of LookupPlan::matched_tokens, known from elsewhere.
+  // Set by a tier in front of the store: number of leading tokens known to be stored, a lower bound
+  // of LookupPlan::matched_tokens.
   uint32_t known_tokens = 0;
-  // Key chains of this prompt from LocalStore::Peek, reused here. They point into `cuts`, or into
-  // the list from which it was copied, which must outlive them.
+  // The prompt's keys, as computed by LocalStore::Peek, so that they are not computed again. They
+  // point into `cuts`, or into the list from which `cuts` was copied, which must outlive them.
   std::vector<ChainPtr> chains = {};
-  // Called about every millisecond while keys are computed; true ends the call with kCancelled.
-  // Null: never.
+  // Called about once a millisecond while keys are computed; if it returns true, the call ends with
+  // kCancelled. Null: never cancelled.
   std::function<bool()> stopped = nullptr;
 };
 
 struct PlannedObject {
   ObjectId id;
-  std::vector<uint64_t> slice_digests;  // ascending by layer
+  std::vector<uint64_t> slice_digests;  // digest of each slice, in ascending order of layers
   Tier tier = Tier::kNone;
 };
 
 struct LookupPlan {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;
-  Fingerprint fingerprint;          // set when usable
-  KvLayout layout;                  // set when usable
-  std::vector<uint32_t> token_ids;  // the stored tokens, usable_tokens of them
-  // Cuts at or below usable_tokens. Fetch: the query's cuts, which the keys prove equivalent (a cut
-  // at a multiple of C changes nothing). FetchById: as published.
+  Fingerprint fingerprint;          // set if usable_tokens > 0
+  KvLayout layout;                  // set if usable_tokens > 0
+  std::vector<uint32_t> token_ids;  // the first usable_tokens tokens, as stored
+  // Prefill cuts at or below usable_tokens. From Fetch: the query's cuts, to which the stored cuts
+  // are equivalent (a cut at a multiple of chunk_tokens changes nothing). From FetchById: as
+  // published.
   std::vector<uint32_t> cuts;
-  std::vector<PlannedObject> objects;  // NeededObjects order
+  std::vector<PlannedObject> objects;  // objects to read, in NeededObjects() order
   uint64_t total_bytes = 0;
-  Tier slowest_tier = Tier::kNone;  // of RAM and disk, or PrefixQuery::loaded_from
-  bool on_device = false;           // all objects have copies in the gpu tier
+  // slowest tier that a read needs: RAM, disk, or PrefixQuery::loaded_from
+  Tier slowest_tier = Tier::kNone;
+  bool on_device = false;  // whether the gpu tier has copies of all objects
   std::string miss_reason;
-  bool from_public = false;                     // it belongs to PrefixQuery::public_tenant
-  absl::Time expires = absl::InfiniteFuture();  // the restore point's expiry
+  bool from_public = false;  // whether the restore point belongs to PrefixQuery::public_tenant
+  absl::Time expires = absl::InfiniteFuture();  // expiry of the restore point
 };
 
 class FetchSession {
  public:
-  virtual ~FetchSession() = default;  // releases the references
+  virtual ~FetchSession() = default;  // ends the session and releases its references
   virtual const LookupPlan& plan() const = 0;
-  // Reads and verifies one slice. `object` indexes plan().objects; `layer` is a model layer index.
+  // Reads and verifies one slice. `object`: index in plan().objects. `layer`: index of the model
+  // layer.
   virtual absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) = 0;
-  // Returns a slice in RAM, unverified, for a reader that verifies it and calls ReadSlice if it is
-  // wrong.
+  // Returns a slice from RAM without verifying it, for a reader that verifies it itself, and calls
+  // ReadSlice() if it is wrong. Nullopt: not in RAM.
   virtual std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) = 0;
-  // Returns the slice's place in the shared memory, unverified, and protected from reuse until this
-  // session ends. Nullopt if the slice is not there: read it.
+  // Returns the slice's position in the shared memory, unverified, and protects it from reuse until
+  // this session ends. Nullopt if the slice is not in shared memory; then read it.
   virtual std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) = 0;
-  // Returns the object's copy in the gpu tier, for a reader that computes on that device. Null if
-  // there is none (any longer): read the slices.
+  // Returns the object's copy in the gpu tier, for a reader that computes on this device. Null if
+  // there is no copy; then read the slices.
   virtual DeviceRef OnDevice(size_t object) = 0;
-  // Returns the place of that copy in the shared device memory, protected from reuse until this
-  // session ends.
+  // Returns the position of the object's copy in the shared device memory, and protects it from
+  // reuse until this session ends.
   virtual std::optional<SegmentRange> ShareOnDevice(size_t object) = 0;
 };
 
-// Reason why a boundary cannot be used.
+// Reason why a boundary of a prompt cannot be used.
 enum class MissReason {
-  kNone,         // usable
-  kNeverStored,  // or forgotten
-  kRemoved,      // BoundaryReport::removed says why
-  kTailGone,  // local objects of the last tokens are missing; `removed` is set if they were stored
-              // once
-  kGlobalsGone,  // global objects before it are missing; `removed` likewise
-  kOtherCuts,    // the tokens are stored with other cuts
+  kNone,         // the boundary is usable
+  kNeverStored,  // never stored, or removed so long ago that it is forgotten
+  kRemoved,      // stored and removed; BoundaryReport::removed has the reason
+  // objects of the local layers for the last tokens are missing; if they were stored, `removed` has
+  // the reason
+  kTailGone,
+  // objects of the global layers are missing; if they were stored, `removed` has the reason
+  kGlobalsGone,
+  kOtherCuts,  // the same tokens are stored, but were computed with other prefill cuts
   kCount
 };
-// Names are part of the API: BoundaryInfo.reason_code.
+// Returns the name of the reason. Names are part of the API: BoundaryInfo.reason_code.
 const char* MissName(MissReason miss);
 
 struct BoundaryReport {
@@ -120,28 +127,28 @@ struct BoundaryReport {
   bool pinned = false;
   MissReason miss = MissReason::kNone;
   std::optional<Removal> removed;
-  absl::Duration removed_ago;  // set with `removed`
-  std::string reason;          // the whole explanation as text
+  absl::Duration removed_ago;  // time since the removal; set if `removed` is set
+  std::string reason;          // the complete explanation as text
   std::optional<Digest> restore_point_id;
-  // Usable because it belongs to PrefixQuery::public_tenant. Then age, pin and id are not set, as
-  // they would reveal its use by other tenants.
+  // True: usable because it belongs to PrefixQuery::public_tenant. Then age, pin and id are not
+  // set, because they would reveal how other tenants use it.
   bool from_public = false;
 };
 struct OtherFingerprint {
   FieldDifference difference;
   uint32_t matched_tokens = 0;
 };
-// Explains which part of a prompt can be served and why, for each boundary.
+// Explains for each boundary of a prompt whether it can be served, and why not.
 struct ExplainReport {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;
   std::vector<BoundaryReport> boundaries;
-  // Number of boundaries omitted from `boundaries` because they were never stored.
+  // Number of boundaries that are missing in `boundaries` because they were never stored.
   uint32_t omitted_boundaries = 0;
   std::vector<OtherFingerprint> other_fingerprints;
   std::string summary;
 
-  // Adds boundaries that are usable elsewhere but not here.
+  // Adds boundaries that are usable in another place (the shared tier), but not in this store.
   void AddUsable(absl::Span<const BoundaryReport> elsewhere);
 };
 
@@ -149,16 +156,17 @@ class StoreReader {
  public:
   virtual ~StoreReader() = default;
 
-  // `max_tokens`: highest boundary (0: tokens - 1). `above_tokens`: only higher boundaries are
-  // useful.
+  // Looks up the longest stored prefix of the prompt. `max_tokens`: highest boundary (0: number of
+  // tokens - 1). `above_tokens`: only higher boundaries are useful.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                               uint32_t above_tokens,
                                                               uint32_t max_tokens) = 0;
-  // For copying elsewhere. Not a use: neither counts as a hit nor affects eviction and tiers.
+  // Opens a restore point by id, to copy it to another place. This is not a use: it is not counted
+  // as a hit, and does not affect eviction and tiers.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                                   const std::string& tenant) = 0;
   virtual absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) = 0;
-  // Remembers a fingerprint's readable fields, so that Explain can name differing fields.
+  // Remembers the readable fields of a fingerprint, so that Explain can name fields that differ.
   virtual void Observe(const Fingerprint& fingerprint, const std::string& tenant) = 0;
 };
 

@@ -1,5 +1,5 @@
 // StoreSeams: parts of a store's environment that tests replace. Private to cache_store/ and its
-// tests. Plain values.
+// tests.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
 
@@ -16,18 +16,19 @@
 
 namespace hearth {
 
-// Null members: the real implementation.
+// A null member stands for the real implementation.
 struct StoreSeams {
   using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
 
   Clock* clock = nullptr;
   std::unique_ptr<Executor> executor;
-  WrapTier wrap_disk;    // wraps the tier; reads through the wrapper are verified
-  DiskTierOptions disk;  // except fields that follow from the store's options
+  WrapTier wrap_disk;  // wraps the disk tier; the store verifies reads through the wrapper
+  // options of the disk tier; fields that follow from the store's options are overwritten
+  DiskTierOptions disk;
   uint64_t min_table_bytes = DiskTier::kMinTableBytes;
 };
 
-// As TieredStore::Open; returns a Store (calls/store.h).
+// Opens a store like TieredStore::Open, with replaced parts. Returns a Store (calls/store.h).
 absl::StatusOr<std::unique_ptr<LocalStore>> OpenStore(const StoreOptions& options,
                                                       StoreSeams seams);
 

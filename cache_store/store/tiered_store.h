@@ -1,8 +1,8 @@
-// TieredStore: a cache node's store as a server sees it: a reader, a publisher and an admin.
+// TieredStore: a store as a server uses it: a reader, a publisher and an admin.
 //
-// A store keeps objects in a bounded host tier and a bounded disk tier. Restore points are the unit
-// of visibility and eviction. LocalStore is the store of one machine; ForwardingStore is the base
-// of a tier in front of it. Thread safety: all methods from any thread.
+// A store keeps objects in a RAM tier and a disk tier of limited size. It makes restore points
+// visible, and evicts them, as a whole. LocalStore is the store of one machine; ForwardingStore is
+// the base class of a tier in front of it. Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_STORE_TIERED_STORE_H_
 #define HEARTH_CACHE_STORE_STORE_TIERED_STORE_H_
 
@@ -26,38 +26,39 @@ class LocalStore;
 
 class TieredStore : public StoreReader, public StorePublisher, public StoreAdmin {
  public:
-  // Opens or creates the data folder, rebuilds the index from its manifests, and erases objects
-  // that no manifest names. kFailedPrecondition: another process holds the folder, or its version
-  // is newer. kDataLoss: the folder cannot be read at all.
+  // Opens a store: opens or creates the data folder, rebuilds the index from its manifests, and
+  // erases objects that no manifest uses. kFailedPrecondition: another process has the folder open,
+  // or the folder has a newer version. kDataLoss: the folder cannot be read at all.
   static absl::StatusOr<std::unique_ptr<LocalStore>> Open(const StoreOptions& options);
 };
 
-// The store of one machine. The methods declared here are for a tier in front of it.
+// The store of one machine. The methods declared here are for a tier in front of the store.
 class LocalStore : public TieredStore {
  public:
-  // The stored tokens of a prompt, in the tenant's own and in the public namespace, and the key
-  // chains used to find them. Not a lookup: counts nothing and does not affect eviction.
+  // What is stored of a prompt, in the tenant's own and in the public namespace, and the prompt's
+  // keys. Not a lookup: counts nothing, and does not affect eviction.
   struct Peeked {
     uint32_t own = 0, of_public = 0;
     std::vector<ChainPtr> chains;
   };
   virtual Peeked Peek(const PrefixQuery& query, uint32_t max_tokens) = 0;
-  // If the tenant's drop number is smaller than `number`, drops all its entries as DropAll does;
-  // else does nothing. Later entries are stored under the new number, which survives restarts, and
-  // entries with a smaller number are never found. If the disk fails, all entries were dropped but
+  // If the tenant's drop number is smaller than `number`, sets it to `number` and drops all entries
+  // of the tenant, as DropAll does; otherwise does nothing. The new number survives restarts;
+  // entries with a smaller number are never found. If the disk fails, all entries were dropped, but
   // may reappear after a crash.
   virtual absl::StatusOr<DropResult> RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                      bool force) = 0;
-  virtual uint64_t DropNumber(const std::string& tenant) = 0;  // 0: none
-  // Returns uninitialised memory for a slice of a future publish: its final place, if there is
-  // room.
+  // returns the tenant's drop number; 0: none
+  virtual uint64_t DropNumber(const std::string& tenant) = 0;
+  // Returns uninitialised memory for a slice of a future publish: the slice's final place, if there
+  // is space.
   virtual std::shared_ptr<std::byte> AllocateSlice(size_t bytes) = 0;
-  // Waits until the memory for the next publishes is ready. For tests and benchmarks.
+  // Waits until memory for the next publishes is ready. For tests and benchmarks.
   virtual void WaitForMemory() = 0;
 };
 
-// Base of a tier in front of a store: forwards the calls that the tier does not change. Ownership:
-// borrows the store.
+// Base class of a tier in front of a store: forwards all calls that the tier does not change.
+// Ownership: borrows the store.
 class ForwardingStore : public TieredStore {
  public:
   explicit ForwardingStore(StoreAdmin* behind) : behind_(behind) {}

@@ -34,7 +34,8 @@ absl::StatusOr<ClaimDecision> ClaimHandler::Claim(const PrefixQuery& query, Clai
       finder_->NamespacesOf(query, tokens);
   if (!chained.ok()) return chained.status();
   const std::vector<Fetcher::Namespace>& spaces = *chained;
-  // The caller can only publish under the tenant's own fingerprint.
+  // A caller publishes only under its own tenant, so without the tenant's namespace there is no
+  // claim.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return ClaimDecision();
   ClaimDecision turn;
   ComputeClaims::Wakes wakes;

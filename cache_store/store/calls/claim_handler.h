@@ -1,12 +1,14 @@
-// ClaimHandler: decides which caller computes a prefix, which callers wait for it, and when a wait
-// ends.
+// ClaimHandler: decides which of several callers computes a prefix, which callers wait for it, and
+// when a wait ends.
 //
-// The rule: a caller that lacks at least min_tokens waits for the longest usable boundary that
-// another caller has promised to publish. If there is none, it promises the boundaries that it will
-// keep itself. To choose these boundaries, prompts being computed count as stored: if two prompts
-// branch, the second keeps a tail at the branch, and a third waits for that tail.
+// The rule: a caller that lacks at least min_tokens waits for the longest useful boundary that
+// another caller has promised to publish. If there is none, the caller computes, and promises the
+// boundaries that it will publish. When it chooses these boundaries, prompts that others are
+// computing count as stored: if two prompts branch, the second caller also publishes the branch
+// point, and a third caller waits for it.
 //
-// Thread safe; wakes are called without holding a lock. Ownership: borrows its collaborators.
+// Thread safe; wake callbacks are called without holding a lock. Ownership: borrows the objects
+// that its constructor gets.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_HANDLER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_HANDLER_H_
 
@@ -37,8 +39,7 @@ class ClaimHandler {
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Returns a handle that calls `give_back`, without holding a lock, when its last copy is
-  // destroyed.
+  // Returns a handle. When its last copy is destroyed, it calls `give_back` without holding a lock.
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 
   StoreCore* const core_;

@@ -24,7 +24,8 @@ constexpr MissCause kNotAbove = {Counter::kMissNotAbove,
 constexpr MissCause kNoRestorePoint = {Counter::kMissNoRestorePoint,
                                        "the prefix that is stored has no complete restore point"};
 
-// `token_ns` comes from the caller, so it is limited to one second per token.
+// Counts the saved computing time. `token_ns` comes from the caller, so it is limited to one second
+// per token.
 void CountSaved(StoreCore* core, uint64_t tokens, uint64_t token_ns) {
   core->Count(Counter::kSavedUs, tokens * std::min<uint64_t>(token_ns, 1'000'000'000) / 1000);
 }
@@ -62,15 +63,16 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
   if (!chained.ok()) return chained.status();
   const std::vector<Namespace>& spaces = *chained;
   if (spaces.empty()) return Miss(query, above_tokens, Found());
-  std::unique_ptr<FetchSessionImpl> session;  // destroyed after the lock is released
+  // declared first, so that it is destroyed after the lock is released
+  std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
   {
     StoreLock lock(core_);
     core_->Expire();
     Found best;
     for (const Namespace& space : spaces) {
-      // The tenant's own namespace comes first; if it has the highest boundary, skip the public
-      // namespace.
+      // The tenant's own namespace is searched first. If it has the highest boundary, skip the
+      // public namespace.
       if (best.space != nullptr && best.boundary == highest) break;
       if (!query.again) core_->catalog.feed().Request(*space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
@@ -91,7 +93,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
   }
   LookupPlan& plan = *session->mutable_plan();
   if (CutsAreKeyed(plan.layout.exactness)) {
-    // Equal keys prove that the query's cuts and the stored cuts result in the same prefill steps.
+    // Report the query's cuts: equal keys prove that the stored cuts result in the same prefill
+    // steps.
     const auto end = std::upper_bound(query.cuts.begin(), query.cuts.end(), plan.usable_tokens);
     plan.cuts.assign(query.cuts.begin(), end);
   }
@@ -148,9 +151,9 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
       FetchSessionImpl::Use{query.again, false, query.loaded_from, query.token_ns});
 }
 
-// Creates a restore point at a boundary that is complete but has no manifest. Returns null if RAM
-// has no room, or if the tenant's quota has no room for those of its objects that no restore point
-// uses any longer.
+// Creates a restore point at a boundary whose objects are all stored, although no publish requested
+// one. Returns null if RAM has no space for its bookkeeping, or if those of its objects that no
+// restore point uses any longer do not fit into the tenant's quota.
 RestorePointEntry* Fetcher::MakePoint(const Namespace& space, SegmentNode* node) {
   core_->mu.AssertHeld();
   assert(node->restore_point == nullptr);
@@ -225,7 +228,8 @@ bool Fetcher::IsUsable(const BoundaryState& state, absl::Time now) const {
   if (RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     return !any_has_expired || !HasExpired(*point, now);
   }
-  // A session may hold objects after all their restore points are gone.
+  // Check the expiry: a session may still hold objects of a boundary whose restore points are all
+  // gone.
   return !any_has_expired && state.until > now;
 }
 
@@ -283,7 +287,8 @@ FetchSessionImpl::~FetchSessionImpl() {
   }
   RestorePointEntry* point = core_->catalog.Find(point_id_);
   if (point != nullptr && point->number == point_number_) core_->catalog.ReleasePoint(point);
-  // Release in reverse order, so that the last objects of a prompt are evicted from RAM first.
+  // Release the objects in reverse order, so that the last objects of a prompt are the first to be
+  // dropped from RAM.
   for (size_t i = objects_.size(); i-- > 0;) {
     const Served& served = served_[i];
     if (!use_.is_export) core_->objects.NoteUse(objects_[i]);
@@ -299,14 +304,15 @@ FetchSessionImpl::~FetchSessionImpl() {
 
 void FetchSessionImpl::NoteServed(size_t object, Tier from) {
   Served& served = served_[object];
-  // Its bytes came from the device, even if slices are also read elsewhere.
+  // The object counts as read from the gpu tier, even if some of its slices are also read from
+  // another tier.
   if (served.from_device && from != Tier::kGpu) return;
   (from == Tier::kDisk  ? served.from_disk
    : from == Tier::kGpu ? served.from_device
                         : served.from_host) = true;
   if (unserved_slices_ == 0 || --unserved_slices_ > 0 || use_.is_export) return;
-  // The tier of the tokens is known only at the end: a copy in RAM may be damaged or gone. A
-  // restore point that was not read completely counts for no tier.
+  // The tier for which the tokens count is known only at the end, because a copy in RAM may turn
+  // out to be damaged or gone. A restore point that was not read completely counts for no tier.
   Tier tier = std::max(Tier::kGpu, use_.loaded_from);
   for (const Served& served : served_) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);
@@ -343,7 +349,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
       NoteFromHost(object, held->bytes.size(), stopwatch);
       return *held;
     }
-    // A damaged copy in RAM is a miss of that tier: the disk may still have the bytes.
+    // A damaged copy in RAM counts as a miss of the RAM tier: the disk may still have the bytes.
     core_->Count(Counter::kHostCorrupt);
     broken_.push_back(std::exchange(copies_[object], nullptr));
     quarantiner_->QuarantineHostCopy(stored);

@@ -1,9 +1,10 @@
-// Opens a store: reads the secret, opens disk and tiers, and rebuilds the index from disk.
+// OpenStore: reads the secret, opens the disk and the other tiers, and rebuilds the index from
+// disk.
 //
-// Every manifest is read, checked and compared with the records of its objects. Manifests that do
-// not match are dropped, counted and reported; objects that no manifest names are erased. If the
-// disk cannot read a manifest, the manifest and all objects that it might name are left alone until
-// the next start. Errors: if the disk fails entirely, its error is returned and nothing is erased;
+// Every manifest is read, verified and compared with the records of its objects. Manifests that do
+// not match are dropped, counted and reported. Objects that no manifest uses are erased. If the
+// disk cannot read a manifest, the manifest and all objects that it might use are left alone until
+// the next start. If the disk fails completely, its error is returned and nothing is erased;
 // another start may succeed.
 #include <sys/stat.h>
 
@@ -35,13 +36,13 @@ constexpr uint64_t kLargestSlab = uint64_t{32} << 20;
 constexpr uint64_t kMaxAhead = uint64_t{256} << 20;
 
 absl::Status MakeFolder(const std::string& path) {
-  // Do not create parents, as a mistyped path should not create a tree of folders.
+  // Do not create parent folders, so that a mistyped path creates no tree of folders.
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("data_dir ", path, ": ", strerror(errno)));
 }
 
-// Sizes the arena for the tier and for bytes being staged into it; part of it is made resident
-// ahead of use.
+// Returns the options of the arena: with space for the RAM tier and for publishes that are being
+// received. A part of the arena is made resident ahead of use.
 ArenaOptions ArenaOf(const StoreOptions& options) {
   ArenaOptions arena;
   arena.slab_bytes = std::clamp(options.host_bytes / 64, kSmallestSlab, kLargestSlab);
@@ -55,7 +56,7 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
   return arena;
 }
 
-// Manifests read at once; a manifest of the longest prompts has 4 MB.
+// Number of manifests that are read at once. For the longest prompts, a manifest has 4 MB.
 constexpr size_t kManifestsAtOnce = 64;
 
 class Recovery {
@@ -66,49 +67,49 @@ class Recovery {
  private:
   struct Model {
     std::shared_ptr<const KnownFingerprint> known;
-    Digest root;  // root key of the tenant
+    Digest root;  // key from which the tenant's keys are derived
   };
-  // The path of a manifest's prompt in the index.
+  // The nodes of a manifest's prompt in the index, and the restore point's objects.
   struct Path {
     struct Step {
       KeyedSegment segment;
-      SegmentNode* node;  // null: not in the index yet
+      SegmentNode* node;  // null: the index does not have the node yet
     };
     std::vector<Step> steps;
-    std::vector<StoredObject*> objects;  // in the manifest's order; null: missing
+    std::vector<StoredObject*> objects;  // objects in the manifest's order; null: missing
   };
 
   using Records = absl::StatusOr<std::vector<std::optional<ManifestRecord>>>;
-  // Adopts or drops each manifest. Returns the manifests that are damaged or were misread; all of
-  // them if `records` is an error.
+  // Adds the restore point of each manifest to the index, or drops the manifest. Returns the
+  // manifests that are damaged or were misread; if `records` is an error, returns all.
   std::vector<uint64_t> TakeAll(absl::Span<const uint64_t> manifests, const Records& records)
       ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Retries the manifests that could not be read in a batch.
+  // Reads the manifests that could not be read in a batch again, one by one.
   absl::Status ReadAgain(std::vector<uint64_t> manifests) ABSL_LOCKS_EXCLUDED(core_->mu);
   void Take(const ManifestRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   Path PathOf(const ManifestRecord& record, const Model& model)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   static bool Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path);
-  // Adds the path and the restore point to the index.
+  // Adds the nodes and the restore point of a manifest to the index.
   void Adopt(const ManifestRecord& record, const Model& model, Path path)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Drop(uint64_t number, const std::string& tenant, const Digest& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void WarnLostPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void KeepLoadedPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Call after all manifests: erases everything that no manifest names.
+  // Erases everything that no manifest uses. Call after all manifests were read.
   void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
   StoreCore* const core_;
   DamageConfirmation confirmation_;
   DiskContents contents_;
-  uint64_t next_number_ = 1;  // above every number on disk
+  uint64_t next_number_ = 1;  // larger than every number on disk
   std::map<std::pair<std::string, Digest>, Model> models_;
   const absl::flat_hash_set<uint64_t> pinned_;
   const absl::flat_hash_map<uint64_t, uint64_t> uses_;
   std::vector<StoredObject*> objects_;
-  std::vector<Digest> lost_;  // ids of dropped points; all zeros: unknown id
-  size_t unread_ = 0;         // manifests that cannot be read
+  std::vector<Digest> lost_;  // ids of dropped restore points; all zeros: unknown id
+  size_t unread_ = 0;         // number of manifests that cannot be read
 };
 
 Recovery::Recovery(StoreCore* core, DamageConfirmation confirmation)
@@ -146,11 +147,11 @@ absl::Status Recovery::Run() {
   {
     StoreLock lock(core_);
     core_->objects.ReserveNumbersBelow(next_number_);
-    // Add all of them: FingerprintBook::Trim() removes entries above its limit that no restore
-    // point uses.
+    // Add all fingerprints; FingerprintBook::Trim() later removes those above the limit that no
+    // restore point uses.
     for (const auto& [name, model] : models_) core_->fingerprints.Remember(model.known, name.first);
     core_->catalog.BeginAdopting();
-    // Objects are held, and invisible until a manifest names them.
+    // Add the objects of all records. They stay held, and invisible until a manifest uses them.
     objects_.reserve(contents_.objects.size());
     for (ObjectRecord& record : contents_.objects) {
       StoredObject* object = objects_.emplace_back(
@@ -162,7 +163,7 @@ absl::Status Recovery::Run() {
     contents_.objects = {};
   }
   std::vector<uint64_t> again;
-  // Another thread reads the next manifests while this thread adds the previous ones to the index.
+  // While this thread adds manifests to the index, another thread reads the next ones.
   absl::Span<const uint64_t> left(contents_.manifests);
   absl::Span<const uint64_t> coming;
   std::future<Records> records;
@@ -188,17 +189,17 @@ absl::Status Recovery::Run() {
     Collect();
   }
   core_->EraseFromDisk()
-      .IgnoreError();  // a full disk refuses erases; they are recorded and retried later
+      .IgnoreError();  // a full disk refuses erases, which are recorded and tried again later
   return absl::OkStatus();
 }
 
-// An unreadable manifest does not block the others. A manifest that reads wrong in the same way
-// each time is damaged.
+// Reads each manifest until the result is certain. An unreadable manifest does not block the
+// others. A manifest that gives the same wrong bytes each time is damaged.
 absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
   DiskTier* const disk = core_->tiers.disk.get();
   std::vector<uint64_t> wrong, failed;
-  std::string what;  // wrong reads, as text; the numbers alone would not show whether the wrong
-                     // bytes changed
+  // description of all wrong results, to notice whether the wrong bytes changed between reads
+  std::string what;
   do {
     wrong.clear();
     failed.clear();
@@ -221,7 +222,7 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
     manifests = wrong;
     manifests.insert(manifests.end(), failed.begin(), failed.end());
   } while (!wrong.empty() && confirmation_.ReadAgain(what));
-  if (!confirmation_.confirmed()) wrong.clear();  // leave them alone, too
+  if (!confirmation_.confirmed()) wrong.clear();  // not confirmed: leave these manifests alone, too
   unread_ = manifests.size() - wrong.size();
   core_->Count(Counter::kTierErrors, unread_);
   StoreLock lock(core_, StoreLock::kErasesItself);
@@ -229,8 +230,8 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
   return absl::OkStatus();
 }
 
-// A crash between a write and the erase of the replaced manifest may leave two manifests with the
-// same key: the newest comes first and stays.
+// Processes the newest manifest first: a crash between the write of a manifest and the erase of the
+// replaced one may leave two manifests of one restore point, and the newest one must stay.
 std::vector<uint64_t> Recovery::TakeAll(absl::Span<const uint64_t> manifests,
                                         const Records& records) {
   if (!records.ok()) return {manifests.rbegin(), manifests.rend()};
@@ -251,7 +252,7 @@ void Recovery::Take(const ManifestRecord& record) {
   }
   Path path = PathOf(record, model->second);
   const SegmentNode* const end = path.steps.back().node;
-  if (end != nullptr && end->restore_point != nullptr) {  // a newer manifest has replaced it
+  if (end != nullptr && end->restore_point != nullptr) {  // the restore point has a newer manifest
     core_->objects.DiscardManifest(record.number);
   } else if (Fits(record, model->second.known->layout, path)) {
     Adopt(record, model->second, std::move(path));
@@ -260,8 +261,9 @@ void Recovery::Take(const ManifestRecord& record) {
   }
 }
 
-// Most segments were already added by an earlier manifest, together with their objects. A node with
-// the same parent, tokens and cuts has the key that hashing would give, so hashing is skipped.
+// Finds or computes the path of a manifest. Most segments are already in the index, because an
+// earlier manifest had them. A node with the same parent, tokens and cuts has the key that hashing
+// would give, so its key need not be computed.
 Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model) {
   const Manifest& manifest = record.manifest;
   const KvLayout& layout = model.known->layout;
@@ -295,8 +297,8 @@ Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model
   return path;
 }
 
-// Returns whether all objects match the manifest, and none of their keys belongs to another object.
-// REQUIRES: a valid manifest.
+// Returns whether all objects match the manifest, and no key belongs to another object. REQUIRES:
+// the manifest is valid.
 bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const Path& path) {
   for (size_t i = 0; i < path.objects.size(); ++i) {
     StoredObject* const object = path.objects[i];
@@ -308,8 +310,8 @@ bool Recovery::Fits(const ManifestRecord& record, const KvLayout& layout, const 
         object->slice_bytes != layout.SliceBytes(named.id.tokens)) {
       return false;
     }
-    // If two objects have the same key, the first adopted object stays, and a manifest that names
-    // the other is dropped.
+    // If two objects on disk have the same key, the first one that is added stays, and a manifest
+    // that uses the other is dropped.
     if (object->node == nullptr && step.node != nullptr &&
         step.node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
       return false;
@@ -348,7 +350,8 @@ void Recovery::Drop(uint64_t number, const std::string& tenant, const Digest& po
   core_->Count(Counter::kRecoveryDroppedManifests);
   core_->objects.DiscardManifest(number);
   if (core_->drop_numbers.Of(tenant) > 0) {
-    // Stored before a drop of all entries: its keys have a smaller drop number.
+    // The restore point is from before a drop of all entries, because its keys have a smaller drop
+    // number.
     core_->meters.CountRemoved(Removal::kDropped);
   } else {
     lost_.push_back(point);
@@ -367,7 +370,8 @@ void Recovery::WarnLostPoints() {
   std::string first;
   size_t lost = 0;
   for (const Digest& id : lost_) {
-    if (core_->catalog.Find(id) != nullptr) continue;  // another manifest has the same point
+    // another manifest of the same restore point was added
+    if (core_->catalog.Find(id) != nullptr) continue;
     core_->meters.CountRemoved(Removal::kLost);
     core_->history.Record(id, Removal::kLost, core_->clock->Now());
     if (contents_.may_lack) continue;
@@ -383,11 +387,12 @@ void Recovery::WarnLostPoints() {
 
 void Recovery::Collect() {
   for (StoredObject* object : objects_) core_->objects.Release(object);
-  if (unread_ > 0) core_->objects.TakeGarbage();  // keep them: unread manifests may name them
+  // erase nothing: unread manifests may use these objects
+  if (unread_ > 0) core_->objects.TakeGarbage();
   core_->catalog.EndAdopting(core_->clock->Now());
   while (core_->Expire(1)) {
   }
-  // The store may have been filled under a larger limit.
+  // The disk may have more than the limit, because the limit was larger when it was filled.
   core_->evictor.TrimDisk(std::numeric_limits<int>::max());
   if (!core_->evictor.FitsOnDisk(0)) core_->Count(Counter::kPublishesRefusedFull);
   KeepLoadedPoints();
@@ -396,12 +401,13 @@ void Recovery::Collect() {
     garbage.disk_objects.insert(garbage.disk_objects.end(), contents_.unreadable_objects.begin(),
                                 contents_.unreadable_objects.end());
   }
-  // Uses of manifests that were erased while the use was recorded.
+  // Erase recorded uses whose manifests do not exist: the manifest was erased while the use was
+  // recorded.
   const absl::flat_hash_set<uint64_t> known(contents_.manifests.begin(), contents_.manifests.end());
   for (const auto& [number, used] : uses_) {
     if (!known.contains(number)) garbage.manifests.push_back(number);
   }
-  // Bytes evicted now, collected, or erased earlier and not yet reclaimed.
+  // The files contain bytes that were erased just now, or earlier and not reclaimed yet.
   const uint64_t file_bytes = core_->tiers.disk->FileBytes();
   garbage.disk_bytes = file_bytes - std::min(file_bytes, core_->objects.sums().disk_bytes());
   core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
@@ -409,8 +415,9 @@ void Recovery::Collect() {
   core_->fingerprints.Trim();
 }
 
-// The points may have been stored under a larger RAM limit for points, or by a release that did not
-// count them. Keep them: evicting them here would lose them before the operator can read why.
+// Warns if the bookkeeping of the loaded restore points exceeds its limit: the limit may have been
+// larger, or an earlier release did not count the bookkeeping. The points are kept: evicting them
+// here would lose them before the operator can read the reason.
 void Recovery::KeepLoadedPoints() {
   const uint64_t bytes = core_->evictor.PointBytes();
   const uint64_t limit = core_->evictor.limits().point_bytes;
@@ -427,8 +434,8 @@ void Recovery::KeepLoadedPoints() {
                    2 * bytes));
 }
 
-// Drop numbers are part of the keys: without them, all entries published after a drop would not
-// match their keys and would be erased.
+// Reads the tenants' drop numbers. They are part of the keys: without them, entries that were
+// published after a drop would not match their keys and would be erased.
 absl::Status ReadDropNumbers(StoreCore* core, DamageConfirmation confirmation) {
   DiskTier* const disk = core->tiers.disk.get();
   absl::StatusOr<std::string> note = disk->ReadNote(DropNumbers::kNote);

@@ -17,18 +17,19 @@
 namespace hearth {
 namespace {
 
-// Limits of reported boundaries that were never stored and lie after the match. Declared
-// boundaries, which the caller will look for, have a larger limit: about half a megabyte of report.
+// Limits of the boundaries in a report that were never stored and lie after the matching tokens.
+// For declared boundaries, which callers look for, the limit is larger: about half a megabyte of
+// report.
 constexpr size_t kMaxSilentBoundaries = 16;
 constexpr size_t kMaxSilentDeclared = 4096;
 
-// The text does not reveal how far back the history goes, as that depends on other tenants'
-// removals.
+// This text is the same in all cases, so that it does not reveal how far back the history goes,
+// which depends on other tenants' removals.
 constexpr char kNeverStored[] = "never stored, or removed too long ago to remember";
 
 std::string AgoText(absl::Duration ago) {
   ago = std::max(ago, absl::ZeroDuration());
-  // At most two units, for people: "12s", "3m4s", "5h10m".
+  // Formats the time with at most two units, such as "12s", "3m4s" or "5h10m".
   const absl::Duration unit = ago < absl::Hours(1) ? absl::Seconds(1) : absl::Minutes(1);
   return absl::StrCat(absl::FormatDuration(absl::Trunc(ago, unit)), " ago");
 }
@@ -87,12 +88,13 @@ std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limi
   return "";
 }
 
-// Explains why a boundary of a prompt cannot be used, as text and as a code, from the place where
-// the prompt's chain breaks and the history of the missing segments. Created for one walk along a
-// prompt and used under the store's lock. Borrows everything.
+// Explains why a boundary of a prompt cannot be used, as text and as a code. It uses the position
+// at which the prompt's chain of keys breaks, and the history of the missing segments. Created for
+// one walk along a prompt, and used under the store's lock. Borrows everything.
 class MissExplainer {
  public:
-  // `matched_tokens`: leading tokens shared with any entry of the tenant.
+  // `matched_tokens`: number of leading tokens that the prompt has in common with entries of the
+  // tenant.
   MissExplainer(StoreCore* core, const Fetcher* finder, const KvLayout& layout,
                 const PromptChain& chain, uint32_t matched_tokens, absl::Time now)
       : core_(core),
@@ -102,7 +104,8 @@ class MissExplainer {
         matched_tokens_(matched_tokens),
         now_(now) {}
 
-  // Reports on the next boundary of a walk. Leaves the reason of kNeverStored and kOtherCuts empty.
+  // Returns the report on the next boundary of a walk, without `reason` if the miss is kNeverStored
+  // or kOtherCuts.
   BoundaryReport ReportOn(const BoundaryState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     BoundaryReport report;
     report.boundary = state.boundary;
@@ -126,7 +129,7 @@ class MissExplainer {
   }
 
  private:
-  // If the boundary cannot be used, fills in miss, removed, removed_ago and reason.
+  // If the boundary cannot be used, sets miss, removed, removed_ago and reason of the report.
   void Explain(const BoundaryState& state, BoundaryReport* report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   struct MissingTail {
@@ -141,9 +144,10 @@ class MissExplainer {
   const uint32_t matched_tokens_;
   const absl::Time now_;
   bool lacks_globals_ = false;
-  bool has_hidden_ = false;                     // any object so far is hidden
-  std::optional<Departure> globals_departure_;  // of the first chunk without its global object
-  // Missing local objects of the tail after which no other left later: `when` decreases.
+  bool has_hidden_ = false;  // whether any object so far is hidden after a failed read
+  // removal of the first chunk whose global object is missing
+  std::optional<Departure> globals_departure_;
+  // Missing local objects of the tail, each removed later than all objects after it in this list.
   std::deque<MissingTail> tail_;
 };
 
@@ -261,7 +265,7 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
     StoreLock lock(core_);
     Walk(space, query, &report);
   }
-  // Write the reasons of thousands of boundaries without holding the lock.
+  // Create the texts of thousands of reasons without holding the lock.
   const uint64_t drop_number = core_->drop_numbers.Of(space.tenant);
   const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
   const std::string never =
@@ -318,7 +322,8 @@ void PromptExplainer::Walk(const Namespace& space, const PrefixQuery& query,
   while (walk.Next(&states)) {
     for (const BoundaryState& state : states) {
       BoundaryReport boundary = misses.ReportOn(state);
-      // At least one token always remains to be computed.
+      // A usable boundary must be before the prompt's end: at least one token remains to be
+      // computed.
       if (boundary.usable && state.boundary < tokens) report->usable_tokens = state.boundary;
       if (boundary.miss == MissReason::kNeverStored) {
         const bool declared =
@@ -335,7 +340,8 @@ void PromptExplainer::Walk(const Namespace& space, const PrefixQuery& query,
   }
 }
 
-// Checks whether the same tokens would be a longer hit with the stored cuts, or without cuts.
+// Adds to the report if the same tokens are stored further, but were computed with other prefill
+// cuts.
 void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& query,
                                   ExplainReport* report) {
   const KvLayout& layout = space.model->layout;
@@ -351,8 +357,8 @@ void PromptExplainer::ExplainCuts(const Namespace& space, const PrefixQuery& que
       cuts.empty() ? " without prefill cuts" : absl::StrCat(" with prefill cuts at ", cuts));
 }
 
-// Checks whether the tenant's other models would give a longer hit; if so, reports the differing
-// fields.
+// Adds to the report if the tenant has a longer prefix of the prompt under another fingerprint
+// (model), and which field of the fingerprint differs.
 void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                                     ExplainReport* report) {
   for (const auto& other : core_->fingerprints.Of(query.tenant)) {
@@ -367,8 +373,8 @@ void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerp
       matched = match.tokens;
       if (match.point != nullptr) usable = match.point->end();
     }
-    // For a miss, every further matching token is informative; for a hit, only restorable tokens
-    // are.
+    // After a miss, mention each other fingerprint under which more tokens match; after a hit, only
+    // if more tokens can be restored.
     const bool matches_more = report->usable_tokens == 0 && matched > report->matched_tokens;
     if (usable <= report->usable_tokens && !matches_more) continue;
     std::vector<FieldDifference> differences;

@@ -1,6 +1,7 @@
-// PromptExplainer: explains a lookup: for each boundary, what is stored, or why it cannot be used.
+// PromptExplainer: explains the result of a lookup: for each boundary of the prompt, what is
+// stored, or why the boundary cannot be used.
 //
-// Thread safe. Ownership: borrows its collaborators.
+// Thread safe. Ownership: borrows the objects that its constructor gets.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_
 
@@ -13,7 +14,7 @@
 
 namespace hearth {
 
-// Returns, for example, "evicted 12s ago: the disk was full (disk_bytes 64 GiB)".
+// Returns a text about a removal, such as "evicted 12s ago: the disk was full (disk_bytes 64 GiB)".
 std::string RemovalText(Removal removal, absl::Duration ago, const Evictor::Limits& limits);
 
 class PromptExplainer {
@@ -31,7 +32,7 @@ class PromptExplainer {
   void ExplainCuts(const Namespace& space, const PrefixQuery& query, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
-  // Fills in the matching tokens and the boundaries.
+  // Sets the matching tokens and the boundaries of the report.
   void Walk(const Namespace& space, const PrefixQuery& query, ExplainReport* report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 

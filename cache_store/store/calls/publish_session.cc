@@ -15,16 +15,17 @@
 namespace hearth {
 namespace {
 
-// Limit of the objects that the boundaries of one publish name, counted per boundary: a boundary in
-// each of the 4,096 chunks of 16 tokens of a 64k prompt would name 8 million. Each costs about 200
-// ns here, and a fraction of that under the lock.
+// Limit of the objects that the boundaries of one publish need, counted for each boundary. An
+// object costs about 200 ns here, and a fraction of that under the lock. Without the limit, a 64k
+// prompt with a boundary at each of its 4,096 chunks of 16 tokens would need 8 million.
 constexpr uint64_t kMaxNamedObjects = uint64_t{1} << 20;
-// If the announcement takes more memory than this, it counts as staged: a prompt of a million
-// tokens in small chunks takes 40 MiB. Smaller announcements are in no budget.
+// An announcement of a publish that takes more memory than this counts as received bytes: for a
+// prompt of a million tokens in small chunks it takes 40 MiB. Smaller announcements are not
+// counted.
 constexpr uint64_t kFreeBeginBytes = uint64_t{64} << 10;
 
-// Returns the bytes of the announcement, its chain and the bookkeeping per object. Objects count
-// twice, as the caller has its own copy.
+// Returns the memory of the announcement, its keys and the bookkeeping of its objects. Objects
+// count twice, because the caller has a copy of them.
 uint64_t BeginBytes(const PublishSpec& spec) {
   constexpr size_t kObjectBytes = 2 * sizeof(PublishObject) + sizeof(PublishSessionImpl::Item) +
                                   sizeof(KeyedSegment) + 3 * sizeof(uint64_t);
@@ -210,7 +211,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
     std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
     slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
   }
-  // Verify after the copy, so that the kept bytes are the verified bytes.
+  // Verify the digest after the copy, so that exactly the kept bytes are verified.
   if (!digest.has_value()) digest = SliceDigest(slice.bytes.data(), slice.bytes.size());
   if (*digest != spec_.objects[object].slice_digests[place]) {
     core_->Count(Counter::kDigestMismatches);
@@ -246,7 +247,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     item.needed = item.object == nullptr && !spec_.objects[i].absent;
     if (item.object != nullptr) core_->objects.Hold(item.object);
   }
-  // Do not ask for objects that are only needed by boundaries that cannot be completed.
+  // Do not request objects that are needed only by boundaries that cannot be completed.
   std::vector<bool> useful(items_.size(), false);
   for (const Boundary& named : boundaries_) {
     const bool possible = std::all_of(named.items.begin(), named.items.end(), [&](const size_t i) {
@@ -267,13 +268,13 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   if (needed_bytes + staged_bytes_ > core_->options.max_staged_bytes) {
     core_->Count(Counter::kPublishesRefusedStaged);
-    // Not kResourceExhausted, as a retry would not fit either.
+    // Not kResourceExhausted, because a retry would not fit either.
     return absl::InvalidArgumentError(absl::StrCat("publish: must have at most max_staged_bytes, ",
                                                    core_->options.max_staged_bytes, "; got ",
                                                    needed_bytes, " bytes"));
   }
-  // Check before any slice is received. The tenant's other points may still be evicted before the
-  // commit, and the commit checks again.
+  // Check the quota before slices are received. Before the commit, other restore points of the
+  // tenant may be evicted; the commit checks again.
   if (core_->catalog.accounts().FitsWithPins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
@@ -283,8 +284,8 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 
 PublishSessionImpl::~PublishSessionImpl() {
   if (!committed_) core_->Count(Counter::kPublishesAbandoned);
-  // Slices adopted by the RAM tier are counted there; free the others before their staged bytes are
-  // released.
+  // Free the slices that the RAM tier did not take before their memory is uncounted; the RAM tier
+  // counts the others.
   plan_.work.objects.clear();
   for (Item& item : items_) {
     item.staged.clear();
@@ -379,7 +380,7 @@ void PublishSessionImpl::ClaimKeys() {
   core_->Claim(plan_.work.claims);
 }
 
-// Creates an object for each complete staged item, or finds the object that another publisher
+// Creates an object for each completely received item, or finds the object that another publisher
 // stored first.
 absl::Status PublishSessionImpl::AdoptStaged() {
   core_->mu.AssertHeld();
@@ -395,8 +396,8 @@ absl::Status PublishSessionImpl::AdoptStaged() {
     item.object = *stored;
     if (item.object != nullptr) {
       core_->objects.Hold(item.object);
-      // In the class `portable`, the stored bytes may differ from the staged bytes. Then the staged
-      // bytes do not match the stored object's digests and are not used.
+      // In the class `portable`, bytes may differ within rounding. If the stored object has other
+      // digests than the received one, the received bytes are not used.
       item.needed = item.object->slice_digests() == spec_.objects[i].slice_digests;
     } else {
       item.object = core_->objects.NewObject(core_->objects.NextNumber(), item.segment->key,
@@ -416,7 +417,7 @@ absl::StatusOr<StoredObject*> PublishSessionImpl::Stored(size_t i) const {
     return absl::InternalError("key collision: another prompt is stored under the same key");
   }
   StoredObject* object = node->objects[static_cast<size_t>(announced.id.group)];
-  // Portable points agree within rounding: the first stays.
+  // In the class `portable`, bytes agree only within rounding: the first stored object stays.
   if (object == nullptr || announced.slice_digests.empty() ||
       object->slice_digests() == announced.slice_digests ||
       !BitsFollowKeys(model_->layout.exactness)) {
@@ -444,7 +445,8 @@ void PublishSessionImpl::ChooseBoundaries() {
                     boundaries_.end());
 }
 
-// Reserves quota, and RAM or disk room, for the new objects, and lists the objects to write.
+// Reserves quota, and RAM or disk space, for the new objects, and lists the objects that must be
+// written.
 absl::Status PublishSessionImpl::MakeRoom() {
   core_->mu.AssertHeld();
   Persisting& work = plan_.work;
@@ -484,7 +486,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
       plan_.host_reserved_bytes = plan_.unwritten_bytes = host_bytes;
       return absl::OkStatus();
     }
-    plan_.level = Durability::kDisk;  // no room in RAM: use the disk instead
+    plan_.level = Durability::kDisk;  // RAM has no space: use the disk instead
   }
   if (has_disk && !plan_.may_evict && !core_->evictor.FitsOnDisk(work.reserved_bytes)) {
     core_->Count(Counter::kPublishesRefusedFull);
@@ -501,8 +503,8 @@ absl::Status PublishSessionImpl::MakeRoom() {
   return absl::OkStatus();
 }
 
-// An eviction may remove nodes that existed when the bytes were counted; if there was an eviction,
-// count again.
+// Reserves RAM for the bookkeeping of the new nodes and restore points. An eviction may remove
+// nodes that were counted as existing, so after an eviction, counts again.
 absl::Status PublishSessionImpl::ReservePoints() {
   core_->mu.AssertHeld();
   uint64_t& reserved = plan_.points_reserved_bytes;
@@ -526,7 +528,7 @@ absl::Status PublishSessionImpl::ReservePoints() {
   return absl::OkStatus();
 }
 
-// Counts the missing nodes and points, and a copy in RAM of each object.
+// Counts the bookkeeping of the missing nodes and restore points, and of a RAM copy of each object.
 uint64_t PublishSessionImpl::PointBytesToAdd() const {
   core_->mu.AssertHeld();
   const PrefixIndex& index = core_->catalog.index();
@@ -548,7 +550,8 @@ uint64_t PublishSessionImpl::PointBytesToAdd() const {
   return bytes;
 }
 
-// Finds an existing restore point, holds it until EndPlan, and sets its new expiry.
+// Finds an existing restore point, protects it from eviction until EndPlan(), and sets its new
+// expiry.
 void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
   core_->mu.AssertHeld();
   RestorePointEntry* point = core_->catalog.Find(kept->segment->key);
@@ -561,8 +564,8 @@ void PublishSessionImpl::HoldPoint(Boundary* kept, absl::Time now) {
   if (kept->held) {
     core_->catalog.HoldPoint(point);
     core_->catalog.BeginRenewal(point);
-    // The first publisher sets the expiry; later publishers only extend it. A publish without a
-    // time to live does not remove an expiry.
+    // The first publish sets the expiry; later publishes only extend it. A publish without a time
+    // to live does not remove an expiry.
     const bool asks = plan_.expires != absl::InfiniteFuture();
     if (!point->expiry.inherited) {
       kept->expires = asks ? std::max<absl::Time>(plan_.expires, point->expiry.at)
@@ -579,7 +582,7 @@ void PublishSessionImpl::ListManifests() {
   plan_.work.fingerprint = FingerprintRecord{spec_.fingerprint, spec_.tenant};
   for (Boundary& kept : boundaries_) {
     RestorePointEntry* point = kept.held ? core_->catalog.Find(kept.segment->key) : nullptr;
-    // Replace a manifest with an earlier expiry; RAM may have a later expiry than the disk.
+    // Write a new manifest if the manifest on disk has an earlier expiry than RAM.
     const bool is_written = point != nullptr && point->durable;
     if (is_written && !EndsEarlier(*point, kept) && kept.expires <= point->expiry.written) continue;
     kept.write = true;
@@ -604,7 +607,7 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
   return record;
 }
 
-// Releases the reserved quota and the held points.
+// Releases the reserved quota and the protected restore points.
 void PublishSessionImpl::EndPlan() {
   core_->mu.AssertHeld();
   core_->objects.Unpromise(plan_.promised);
@@ -642,13 +645,13 @@ void PublishSessionImpl::Reveal() {
   core_->catalog.feed().BeginPublish(static_cast<uint32_t>(spec_.token_ids.size()));
   for (Boundary& kept : boundaries_) {
     for (const size_t i : kept.items) {
-      // The object would only be in RAM, whose room was reserved.
+      // Count the object: it is only in RAM, where space was reserved for it.
       const Item& item = items_[i];
       if (!item.complete() || item.object->in_host() || item.object->on_disk) continue;
       PutInHost(item, &plan_.host_reserved_bytes);
     }
     AdmitToHost(kept);
-    // If an existing point was dropped during the write, it is left out.
+    // If an existing restore point was dropped during the write, leave it out of the result.
     RestorePointEntry* known = core_->catalog.Find(kept.segment->key);
     const bool is_gone = kept.held && (known == nullptr || known->number != kept.number);
     const bool is_dropped = is_gone || IsDropped();
@@ -684,14 +687,15 @@ void PublishSessionImpl::Show(const Boundary& kept) {
   const bool is_renewed = !is_new && EndsEarlier(*point, kept);
   if (is_renewed) core_->catalog.Renew(point, kept.expires);
   const bool is_made_durable = kept.write && !point->durable;
-  // If a lookup created the point in the meantime, the point gets this manifest.
+  // A lookup may have created the restore point during the write; then the point gets the manifest
+  // that was written.
   if (kept.write) core_->catalog.SetDurable(point, kept.manifest, kept.expires);
   if (!point->durable || (is_renewed && !kept.write)) plan_.unwritten.push_back(point->id());
   core_->catalog.Touch(point, core_->clock->Now());
   if (spec_.hint.is_given()) {
     core_->catalog.SetHint(point, spec_.hint.priority, plan_.kept_until, core_->clock->Now());
   }
-  // The point is complete only now, so the event shows the same as List.
+  // Send the event now that the restore point is complete, so that the event agrees with List.
   if (is_new) {
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   } else if (is_made_durable) {
@@ -709,10 +713,11 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
   PrefixIndex& index = core_->catalog.index();
   const uint32_t chunk_tokens = model_->layout.chunk_tokens;
   SegmentNode* node = index.EnsureRoot(chain_->root);
-  size_t next = 0;  // items are in order of their segments
+  size_t next = 0;  // the items are in the order of their segments
   for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
     node = index.Ensure(node, *chain_->EndingAt(segment.end(), chunk_tokens), spec_.token_ids);
-    assert(node != nullptr);  // AdoptStaged excluded collisions, and the keys are claimed
+    // collisions are impossible: AdoptStaged() checked for them, and the keys are claimed
+    assert(node != nullptr);
     for (; next < kept.items.size(); ++next) {
       StoredObject* object = items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
@@ -737,7 +742,7 @@ void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
   for (const size_t i : kept.items) {
     const Item& item = items_[i];
     if (item.object->in_host()) continue;
-    if (!item.complete()) return;  // only on disk: the next fetch promotes it
+    if (!item.complete()) return;  // an object is only on disk: the next fetch promotes it
     bytes += item.object->bytes();
   }
   if (!core_->evictor.ReserveHost(bytes, spec_.tenant)) return;

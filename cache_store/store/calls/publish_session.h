@@ -1,20 +1,21 @@
 // PublishSessionImpl: one publish, from its announcement to its acknowledgement. Its states:
 //
-//                                   +-- room reserved, durability `memory` --+
+//                                   +-- space reserved, durability `memory` -+
 //                                   |                                        v
-//   Begin --> STAGING --Commit--> CLAIMED --room reserved--> WRITING --ok--> VISIBLE
+//   Begin --> STAGING --Commit--> CLAIMED --space reserved-> WRITING --ok--> VISIBLE
 //             |  ^ |                |                          |
-//    PutSlice +--+ | destroyed      | no room                  | error
+//    PutSlice +--+ | destroyed      | no space                 | error
 //                  v                v                          |
 //              ABANDONED         FAILED <----------------------+
 //
-// Begin hashes the chain, then finds the missing objects under the lock. Commit takes the lock once
-// until the room is reserved, and once to make the points visible, after objects and then manifests
-// have been written. With durability `memory`, both happen under the first lock. The lock is taken
-// more often only after errors. Key claims last from CLAIMED to VISIBLE or FAILED.
+// Begin computes the keys, then finds the missing objects under the lock. Commit takes the lock
+// twice: first to reserve space; then, after the objects and manifests were written, to make the
+// restore points visible. With durability `memory`, both happen during the first hold. The lock is
+// taken more often only after errors. The keys are claimed from CLAIMED to VISIBLE or FAILED.
 //
-// Not thread safe: one caller uses it. Errors: kResourceExhausted if there is no room; then nothing
-// is kept. Ownership: borrows its collaborators; holds a reference on each object it names.
+// Not thread safe: for one caller. Errors: kResourceExhausted if there is no space; then nothing is
+// stored. Ownership: borrows the objects that its constructor gets; holds a reference on each
+// stored object of the publish.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_SESSION_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_SESSION_H_
 
@@ -38,7 +39,8 @@ class PublishSessionImpl : public PublishSession {
   PublishSessionImpl(StoreCore* core, DiskWriter* writer, PublishSpec spec)
       : core_(core), writer_(writer), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
-  // Checks the spec and finds the objects that the store lacks. kInvalidArgument names the mistake.
+  // Checks the announcement and finds the objects that the store lacks. kInvalidArgument names the
+  // mistake.
   absl::Status Begin();
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
@@ -46,70 +48,74 @@ class PublishSessionImpl : public PublishSession {
                         std::optional<uint64_t> digest) override;
   absl::StatusOr<PublishResult> Commit() override;
 
-  // An object of the announcement.
+  // An object of the publish's announcement.
   struct Item {
     const KeyedSegment* segment = nullptr;
-    StoredObject* object = nullptr;  // held; null until the store has it or the commit creates it
+    StoredObject* object = nullptr;  // the stored object, held; null until it exists
     bool needed = false;
-    bool lost = false;                              // retired, or its tenant dropped, since Begin
-    const std::vector<uint32_t>* layers = nullptr;  // layers of its group
+    // whether the object was retired, or the tenant's entries were dropped, since Begin()
+    bool lost = false;
+    const std::vector<uint32_t>* layers = nullptr;  // the model layers of the object's group
     uint64_t slice_bytes = 0;
-    std::vector<SliceView> staged;  // by index in *layers
+    std::vector<SliceView> staged;  // received slices, by index in *layers
     uint32_t staged_slices = 0;
-    HostCopy whole;  // all slices, once complete
+    HostCopy whole;  // all slices, after the last one was received
     bool complete() const { return needed && whole != nullptr; }
   };
 
  private:
-  // A boundary of the announcement; from MakeRoom on, a boundary to make visible.
+  // A boundary of the announcement. From MakeRoom() on, only boundaries that will become visible.
   struct Boundary {
     uint32_t boundary = 0;
     const KeyedSegment* segment = nullptr;
-    std::vector<size_t> items;  // NeededObjects order
-    uint64_t number = 0;        // number of its restore point
-    uint64_t manifest = 0;      // number of its manifest on disk
-    bool held = false;          // the restore point already exists, and is protected from eviction
-    bool write = false;         // whether to write its manifest
+    std::vector<size_t> items;  // indices of its items, in NeededObjects() order
+    uint64_t number = 0;        // number of the boundary's restore point
+    uint64_t manifest = 0;      // number of the restore point's manifest on disk
+    bool held = false;   // whether the restore point exists already and is protected from eviction
+    bool write = false;  // whether to write the restore point's manifest
     bool shown = false;
     absl::Time expires;
   };
-  // Decisions of the commit, made under its first lock.
+  // What the commit decides when it holds the lock for the first time.
   struct Plan {
     Durability level = Durability::kMemory;
     std::vector<std::string> notes;
-    absl::Time expires;  // of new points
+    absl::Time expires;  // expiry of new restore points
     absl::Time kept_until;
     ComputeClaims::Wakes wakes;
-    std::vector<Digest> unwritten;  // points missing on disk, or with an earlier expiry there
-    uint64_t unwritten_bytes = 0;   // of new objects that are only in RAM
+    // ids of restore points that are not on disk, or have an earlier expiry there
+    std::vector<Digest> unwritten;
+    uint64_t unwritten_bytes = 0;  // bytes of new objects that are only in RAM
     uint64_t host_reserved_bytes = 0;
-    uint64_t points_reserved_bytes = 0;   // for bookkeeping
-    std::vector<StoredObject*> promised;  // reserved in the tenant's quota
-    bool may_evict = true;                // whether evicting from disk may make room
+    uint64_t points_reserved_bytes = 0;   // bytes of RAM reserved for bookkeeping
+    std::vector<StoredObject*> promised;  // objects for which the tenant's quota was reserved
+    bool may_evict = true;                // whether to evict from the disk if it is full
     Persisting work;
   };
 
-  // Fills chain and items from the spec. kInvalidArgument names the mistake.
+  // Computes the keys and the items from the announcement. kInvalidArgument names the mistake.
   absl::Status Prepare();
   absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status Stage(uint64_t bytes);
-  // Returns the stored object of an item; null: none. kAborted: stored with other bytes.
+  // Returns the stored object of an item; null if there is none. kAborted: the stored object has
+  // different bytes.
   absl::StatusOr<StoredObject*> Stored(size_t i) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Returns the cuts in the key of the boundary's restore point.
+  // Returns the prefill cuts that belong to the key of the boundary's restore point.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
   absl::Status ReservePoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Returns an upper bound of the bookkeeping that the commit adds to the catalog.
+  // Returns an upper bound of the RAM for bookkeeping that the commit needs.
   uint64_t PointBytesToAdd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::StatusOr<PublishResult> RunCommit() ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Whether all entries of the tenant were dropped since Begin.
+  // Returns whether all entries of the tenant were dropped since Begin().
   bool IsDropped() const { return core_->drop_numbers.Of(spec_.tenant) != drop_number_; }
   void ClaimKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // All remaining work under the lock.
+  // Does the work after the write, under the lock. `written`: the result of the write.
   void EndWrite(const absl::Status& written) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Returns the expiry of the published points. Adds a note if it is earlier than the caller asked.
+  // Returns the expiry of the published restore points. Adds a note to the result if it is earlier
+  // than requested.
   absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void HoldPoint(Boundary* kept, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
@@ -117,8 +123,8 @@ class PublishSessionImpl : public PublishSession {
   ManifestRecord RecordFor(const Boundary& kept);
   void ReleaseItems() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void EndPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Puts the objects into their tiers and makes the points visible. Cannot fail. The lock is
-  // released between boundaries.
+  // Puts the objects into their tiers, and makes the restore points visible. Cannot fail. Releases
+  // the lock between two boundaries.
   void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   void Show(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   static bool EndsEarlier(const RestorePointEntry& point, const Boundary& kept) {
@@ -128,12 +134,12 @@ class PublishSessionImpl : public PublishSession {
     return !object.retired && (object.in_host() || object.on_disk);
   }
   bool IsWhole(const Boundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Creates the path of a boundary in the index and links its new objects.
+  // Creates the nodes of a boundary in the index, and links its new objects to them.
   SegmentNode* LinkBoundary(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // REQUIRES: room for the object is reserved.
+  // Puts a received object into RAM. REQUIRES: space for it is reserved.
   void PutInHost(const Item& item, uint64_t* reserved_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Puts the received objects into RAM if the whole restore point can then be read from RAM.
+  // Puts the received objects into RAM, if the whole restore point can then be read from RAM.
   void AdmitToHost(const Boundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
   PublishResult Result();
 
@@ -141,15 +147,15 @@ class PublishSessionImpl : public PublishSession {
   DiskWriter* const writer_;
   const PublishSpec spec_;
   std::shared_ptr<const KnownFingerprint> model_;
-  uint64_t drop_number_ = 0;  // the tenant's drop number in the chain's keys
+  uint64_t drop_number_ = 0;  // the tenant's drop number with which the keys were computed
   ChainPtr chain_;
-  std::vector<uint32_t> layers_[2];   // by group
-  std::vector<Item> items_;           // parallel to spec_.objects
-  std::vector<Boundary> boundaries_;  // the commit removes boundaries with missing objects
+  std::vector<uint32_t> layers_[2];   // the model layers of each group
+  std::vector<Item> items_;           // one item for each of spec_.objects
+  std::vector<Boundary> boundaries_;  // boundaries; the commit removes those with missing objects
   std::vector<uint32_t> needed_;
   Plan plan_;
-  uint64_t staged_bytes_ = 0;        // counted as staged for this publish
-  const void* allocated_ = nullptr;  // the slice already counted as staged, until it is put
+  uint64_t staged_bytes_ = 0;        // memory that StagedBytes counts for this publish
+  const void* allocated_ = nullptr;  // memory from AllocateSlice() that is counted and not put yet
   uint64_t received_bytes_ = 0;
   bool committed_ = false;
 };

@@ -14,13 +14,15 @@
 namespace hearth {
 namespace {
 
-// Interval of checking for records that the disk lost in use; these are written again soon.
+// Interval of checks whether the disk lost records while in use, so that these are soon written
+// again.
 constexpr absl::Duration kDiskCheckInterval = absl::Seconds(1);
-// Expired points to remove while holding the lock once, and how long they may stay if there are no
-// lookups. Between two batches the lock is released.
+// Number of expired restore points removed during one hold of the lock, and how long expired points
+// may stay if there are no lookups.
 constexpr int kExpiredAtOnce = 64;
 constexpr absl::Duration kMaxPause = absl::Seconds(1), kShortestPause = absl::Milliseconds(1);
-// A crash loses the uses of the last interval. About 40 bytes each, 4,096 of them per batch.
+// Interval of writing last uses to disk: a crash loses the uses of the last interval. A use takes
+// about 40 bytes; a batch has 4,096.
 constexpr absl::Duration kNoteUsesEvery = absl::Minutes(1);
 constexpr size_t kUsesAtOnce = 4096;
 
@@ -60,9 +62,9 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
 }
 
 Store::~Store() {
-  threads_.clear();  // pending background work is done after the next start
+  threads_.clear();  // pending background work will be done after the next start
   DiskTier* const disk = core_->tiers.disk.get();
-  if (disk != nullptr) disk->StopReclaiming();  // the next start continues it
+  if (disk != nullptr) disk->StopReclaiming();  // the next start continues reclaiming
   promoter_.StopCopying();
   core_->EndJobs();
   if (disk == nullptr) return;
@@ -107,7 +109,7 @@ bool Store::NoteUses() {
     uses = core_->catalog.TakeUses(kUsesAtOnce);
   }
   if (uses.empty()) return false;
-  // Uses are only hints for eviction: if they cannot be written, they are forgotten.
+  // If the last uses cannot be written, forget them: they are only hints for eviction.
   if (!core_->tiers.disk->NoteUses(uses).ok()) core_->Count(Counter::kTierErrors);
   return true;
 }
@@ -129,10 +131,11 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   uint64_t durable_number = 0;
   {
     StoreLock lock(core_.get());
-    // Check before claiming: a caller must not wait for another tenant's point, or block its calls.
+    // Check before claiming, so that a caller does not wait for another tenant's restore point or
+    // block its calls.
     if (core_->FindOwned(id, tenant) == nullptr) return NoSuchPoint();
-    // The claim orders the pin writes of one point, and keeps them apart from the write that makes
-    // the point durable.
+    // Claim the restore point: pins of one point are then written in order, and not during the
+    // write that makes the point durable.
     core_->Claim({id});
     const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
     if (!status.ok() || durable_number == 0) core_->flight.Release({id});
@@ -151,7 +154,8 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
                          core_->Describe(*point));
     }
   }
-  // A drop in between may have erased the pin before it was written.
+  // If the restore point was dropped since, the drop may have erased the pin before this call wrote
+  // it.
   if (gone && pinned) status = core_->tiers.disk->SetPinned(durable_number, false);
   StoreLock lock(core_.get());
   core_->flight.Release({id});
@@ -211,7 +215,7 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
 
 absl::StatusOr<DropResult> Store::RaiseDropNumber(const std::string& tenant, uint64_t number,
                                                   bool force) {
-  // Most calls change nothing; these do not wait for notes_mu_.
+  // Check without notes_mu_ first: most calls change nothing.
   if (number <= core_->drop_numbers.Of(tenant)) return DropResult();
   absl::Status noted;
   uint64_t end = 0;
@@ -262,7 +266,8 @@ DropResult Store::DropPointsOf(const std::string& tenant, uint64_t end, bool for
   core_->mu.AssertHeld();
   return quarantiner_.RemovePoints(tenant, Removal::kDropped, [&](const RestorePointEntry& point) {
     if (point.pinned && !force) return false;
-    // Also points that lookups created in the meantime from the remaining parts.
+    // Also drop restore points that lookups have created since from objects of the remaining
+    // points.
     return point.number < end || point.expiry.inherited;
   });
 }
@@ -288,7 +293,7 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
     names = core_->catalog.NamesOf(tenant);
   }
   std::vector<RestorePoint> listed = DescribeInSteps(std::move(names));
-  std::reverse(listed.begin(), listed.end());  // most recently used first
+  std::reverse(listed.begin(), listed.end());  // now the most recently used first
   return listed;
 }
 
@@ -312,7 +317,7 @@ StoreStats Store::Stats() {
   stats.incarnation = incarnation_;
   std::map<std::string, uint64_t>& counters = stats.counters;
   counters = core_->meters.counters.Snapshot();
-  // This store knows a tier in front of it only by hits from there.
+  // A tier in front of this store is known only from the hits that it reported.
   const bool has_shared = core_->meters.hit_tokens[StoreMeters::Of(Tier::kShared)] > 0;
   stats.latencies = core_->meters.Latencies(core_->tiers.disk != nullptr,
                                             core_->tiers.device != nullptr, has_shared);
@@ -370,8 +375,8 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
   std::vector<Catalog::PointName> names;
   WatchStart start;
   {
-    // Events are posted under this lock, so every change after `start.sequence` arrives as an
-    // event.
+    // Events are posted under this lock, so the subscriber gets an event for each change after
+    // `start.sequence`.
     StoreLock lock(core_.get());
     start = core_->events.Subscribe(
         tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
@@ -418,7 +423,7 @@ absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
         "no backup was made, because the last start found damage: ", core_->damage[0],
         "; older backups may have the lost entries; to back up the rest, start the store again"));
   }
-  // A full disk refuses erases, but can still be backed up.
+  // Ignore errors: a full disk refuses erases, but can still be backed up.
   core_->EraseFromDisk().IgnoreError();
   return core_->tiers.disk->BackUp(to);
 }

@@ -1,7 +1,7 @@
-// Store: the implementation of LocalStore. Creates its parts, passes each call to one of them, and
-// itself implements calls of a few lines under the lock: listing, pinning, dropping, counting.
+// Store: implements LocalStore. It creates its parts and passes each call to one of them. It
+// implements only short calls under the lock itself: listing, pinning, dropping, counting.
 //
-// Thread safety: as TieredStore; locks in store_core.h. Ownership: owns its parts.
+// Thread safety: as TieredStore; for the locks see store_core.h. Ownership: owns its parts.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
 
@@ -32,7 +32,7 @@ class Store final : public LocalStore {
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
-  void StartThreads();  // upkeep and scrub
+  void StartThreads();  // starts the threads for upkeep and for the scrub
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -80,13 +80,13 @@ class Store final : public LocalStore {
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
   absl::Status Flush(absl::Time deadline) override;
 
-  // Background steps. A test that passes its own executor calls them itself. Each by one thread at
-  // a time. Both return the pause before the next call.
+  // Background steps. A test that passes its own executor calls them itself, each from one thread
+  // at a time. Both return the pause before the next call.
   //
-  // Reads the next slice on disk if it is due.
+  // ScrubStep reads the next slice on disk, if it is due.
   absl::Duration ScrubStep() { return scrubber_.Step(); }
-  // Removes some expired points, measures the disk's volume, and from time to time writes last uses
-  // to disk.
+  // Does one step of upkeep: removes some expired restore points, measures the disk's volume, and
+  // from time to time writes the times of last use to disk.
   absl::Duration UpkeepStep() ABSL_LOCKS_EXCLUDED(core_->mu);
   StoreCore* core() { return core_.get(); }
   VolumeWatch* volume() { return &volume_; }
@@ -95,24 +95,26 @@ class Store final : public LocalStore {
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                          RestorePoint* described, uint64_t* durable_number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // Drops the tenant's points with numbers below `end`. Releases the lock in between.
+  // Drops the tenant's restore points with numbers below `end`. Releases the lock between two
+  // points.
   DropResult DropPointsOf(const std::string& tenant, uint64_t end, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
-  // If !force and the tenant has pinned points, returns an error that names them.
+  // Returns an error that names the tenant's pinned restore points, if there are any and !force.
   absl::Status CheckUnpinned(const std::string& tenant, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu);
 
-  // Writes last uses to disk. Returns true if some were written and there may be more.
+  // Writes a batch of last uses to disk. Returns true if there may be more.
   bool NoteUses() ABSL_LOCKS_EXCLUDED(core_->mu);
-  // Returns descriptions, least recently used first. Releases the lock in between; points that are
-  // removed meanwhile are left out.
+  // Returns descriptions of the restore points, least recently used first, without points that are
+  // removed during the call. Releases the lock between two points.
   std::vector<RestorePoint> DescribeInSteps(std::vector<Catalog::PointName> names)
       ABSL_LOCKS_EXCLUDED(core_->mu);
 
   const uint64_t incarnation_;
   const std::unique_ptr<StoreCore> core_;
-  absl::Time uses_noted_;  // used by the thread of UpkeepStep only
-  absl::Mutex notes_mu_;   // taken before core_->mu; notes of drop numbers are written in order
+  absl::Time uses_noted_;  // when last uses were written; used only by UpkeepStep's thread
+  // taken before core_->mu; makes saved drop numbers appear on disk in order
+  absl::Mutex notes_mu_;
   DiskWriter writer_;
   Quarantiner quarantiner_;
   Promoter promoter_;
@@ -121,7 +123,8 @@ class Store final : public LocalStore {
   PromptExplainer explainer_;
   Scrubber scrubber_;
   VolumeWatch volume_;
-  std::vector<std::unique_ptr<RepeatingThread>> threads_;  // last: they use the other members
+  // the last member, because the threads use the other members
+  std::vector<std::unique_ptr<RepeatingThread>> threads_;
 };
 
 }  // namespace hearth
