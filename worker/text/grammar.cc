@@ -9,19 +9,21 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/utf8.h"
+#include "worker/text/grammar_trigger.h"
 #include "worker/text/llguidance.h"
 #include "worker/text/schema_check.h"
 
 namespace hearth {
 namespace {
 
-// Canonical text, so that what a client sends back as history has the tokens that were generated.
-// A text without \u escapes has no control characters but those with an escape of their own.
+// Options for canonical text: if a client sends an answer back as chat history, the history has the
+// same tokens as the answer. Without \u escapes, a text can only contain control characters that
+// have a short escape.
 constexpr char kOptions[] =
     R"("x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": ",)"
     R"("json_allowed_escapes":"nrbtf\\\"")";
 
-// `schema`: an object.
+// Returns `schema` with the options added. REQUIRES: `schema` is a JSON object.
 std::string WithOptions(const std::string& schema, bool lenient) {
   return absl::StrCat("{", kOptions, lenient ? ",\"lenient\":true}" : "}",
                       schema == "{}" ? "" : ",", schema.substr(1));
@@ -32,7 +34,7 @@ struct MatcherDeleter {
 };
 using MatcherPtr = std::unique_ptr<LlgMatcher, MatcherDeleter>;
 
-// Of one mask 10 ms at worst; no schema of a real client has met them.
+// A mask takes at most 10 ms under these limits. No recorded schema of a client exceeds them.
 void SetLimits(LlgParserLimits* limits) {
   limits->step_lexer_fuel = 20'000;
   limits->max_lexer_states = 30'000;
@@ -44,13 +46,14 @@ size_t EncodeFor(const void* tokenizer, const uint8_t* bytes, size_t bytes_len,
                  uint32_t* output_tokens, size_t output_tokens_len) {
   const std::string_view text(reinterpret_cast<const char*>(bytes), bytes_len);
   if (bytes_len > kMaxTextBytes || FindInvalidUtf8(text).has_value()) return 0;
-  const std::vector<int32_t> ids = EncodePlain(*static_cast<const Tokenizer*>(tokenizer), text);
+  const std::vector<int32_t> ids = static_cast<const Tokenizer*>(tokenizer)->EncodePlain(text);
   for (size_t i = 0; i < std::min(ids.size(), output_tokens_len); ++i) {
     output_tokens[i] = static_cast<uint32_t>(ids[i]);
   }
   return ids.size();
 }
 
+// Returns the number of bytes that malloc has handed out.
 uint64_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -58,7 +61,11 @@ uint64_t AllocatedBytes() {
 
 }  // namespace
 
-std::string GrammarLibraryVersion() { return kLlgVersion; }
+// llg_get_version has the versions of other libraries after a space.
+std::string GrammarLibraryVersion() {
+  const std::string_view version = llg_get_version();
+  return std::string(version.substr(0, version.find(' ')));
+}
 
 struct GrammarEngine::Tables {
   Tables(const Tokenizer* text, LlgTokenizer* made, int32_t vocab_size)
@@ -67,7 +74,7 @@ struct GrammarEngine::Tables {
   Tables(const Tables&) = delete;
   Tables& operator=(const Tables&) = delete;
 
-  // Never null; the error of the matcher says whether it is of use.
+  // Returns a matcher, never null. If it cannot be used, llg_matcher_get_error gives the reason.
   MatcherPtr Match(const std::string& schema) const {
     LlgConstraintInit init = {};
     llg_constraint_init_set_defaults(&init, library);
@@ -78,12 +85,12 @@ struct GrammarEngine::Tables {
 
   const Tokenizer* const tokenizer;
   LlgTokenizer* const library;
-  const size_t mask_words;  // of the model's vocabulary
+  const size_t mask_words;  // words of a mask of the model's vocabulary
 };
 
 namespace {
 
-absl::Status ErrorOf(LlgMatcher* matcher) {
+absl::Status MatcherError(LlgMatcher* matcher) {
   const char* const error = llg_matcher_get_error(matcher);
   return absl::InvalidArgumentError(
       absl::StrCat("grammar.json_schema: ", error == nullptr ? "unknown error" : error));
@@ -97,15 +104,16 @@ class LibraryState final : public GrammarState {
   absl::StatusOr<absl::Span<const uint32_t>> Allow() override {
     const size_t bytes = llg_matcher_get_mask_byte_size(matcher_.get());
     if (llg_matcher_compute_mask_into(matcher_.get(), mask_.data(), bytes) != 0) {
-      return ErrorOf(matcher_.get());
+      return MatcherError(matcher_.get());
     }
     return absl::MakeConstSpan(mask_);
   }
 
   absl::StatusOr<bool> Accept(int32_t token) override {
     const auto id = static_cast<uint32_t>(token);
-    // Under the library's limits, a token that a mask allowed may be refused.
-    if (llg_matcher_consume_tokens(matcher_.get(), &id, 1) != 0) return ErrorOf(matcher_.get());
+    // The library may refuse a token of the mask if the token exceeds a limit.
+    if (llg_matcher_consume_tokens(matcher_.get(), &id, 1) != 0)
+      return MatcherError(matcher_.get());
     return true;
   }
 
@@ -125,7 +133,7 @@ class LibraryState final : public GrammarState {
   bool MustEnd() override { return llg_matcher_is_stopped(matcher_.get()); }
 
  private:
-  const std::shared_ptr<const void> owner_;  // of the tables that the matcher uses
+  const std::shared_ptr<const void> owner_;  // owns the tables that the matcher uses
   const MatcherPtr matcher_;
   std::vector<uint32_t> mask_;
 };
@@ -151,7 +159,7 @@ class LibraryGrammar final : public Grammar {
   const std::shared_ptr<const void> tables_;
   const Tokenizer* const tokenizer_;
   const size_t mask_words_;
-  const MatcherPtr matcher_;  // at the beginning; its first mask is computed
+  const MatcherPtr matcher_;  // has consumed no token; its first mask is computed
 };
 
 absl::Status CheckTriggers(const std::vector<std::string>& triggers) {
@@ -189,7 +197,7 @@ void GrammarEngine::BuildTables() {
         "grammar: needs a model with an end token that its tokenizer has too");
     return;
   }
-  // Special tokens have no bytes, so that no text allows them.
+  // Special tokens get no bytes, so that no mask allows them as text.
   std::vector<uint32_t> lengths(static_cast<size_t>(size));
   std::string bytes;
   for (int32_t id = 0; id < size; ++id) {
@@ -232,7 +240,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   const auto make = [&](const std::string& schema) {
     return tables_->Match(WithOptions(schema, spec.lenient));
   };
-  // An empty text: no error.
+  // Returns the error of compiling `schema`; empty: no error.
   const auto error_of = [&](const std::string& schema) {
     const MatcherPtr matcher = make(schema);
     const char* const error = llg_matcher_get_error(matcher.get());
@@ -249,7 +257,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   std::vector<uint32_t> mask(tables_->mask_words);
   if (llg_matcher_compute_mask_into(matcher.get(), mask.data(),
                                     llg_matcher_get_mask_byte_size(matcher.get())) != 0) {
-    return ErrorOf(matcher.get());
+    return MatcherError(matcher.get());
   }
   GrammarSpec kept = spec;
   kept.json_schema = *std::move(checked);

@@ -1,12 +1,13 @@
-// Grammars: an answer's text obeys a JSON schema, because tokens that would break it are not drawn.
+// Grammars keep an answer's text to a JSON schema: a grammar computes which tokens may come next,
+// and the sampler draws no others.
 //
-//   GrammarEngine (one for a tokenizer) -- Compile --> Grammar (a schema) -- NewState -->
-//   GrammarState
+//   GrammarEngine (one per tokenizer) --Compile--> Grammar (one per schema) --NewState-->
+//   GrammarState (one per answer)
 //
-// The text is canonical: ", " and ": " between values, keys in the schema's order, and characters
-// as they are rather than as \u escapes. Which tokens may come next depends on the schema and the
-// answer's tokens alone. schema_check.h has the limits of a schema. Limits during an answer are
-// counted, not timed: a request meets them everywhere or nowhere.
+// The text is canonical: ", " and ": " between values, keys in the schema's order, and no \u
+// escapes. The allowed tokens depend only on the schema and on the answer's tokens. schema_check.h
+// has the limits of a schema. Limits during an answer count operations, not time, so that a request
+// exceeds them on every worker or on none.
 #ifndef HEARTH_WORKER_TEXT_GRAMMAR_H_
 #define HEARTH_WORKER_TEXT_GRAMMAR_H_
 
@@ -16,7 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,85 +29,82 @@ namespace hearth {
 
 struct GrammarSpec {
   std::string json_schema;
-  // Empty: the whole answer obeys the schema. Else the answer is free text up to the first line
-  // that begins with one of these, white space aside; it obeys the schema from there on.
+  // If empty, the whole answer obeys the schema. Otherwise the answer is free text up to the first
+  // line that begins with a trigger, after optional white space. From the trigger on, the answer
+  // obeys the schema.
   std::vector<std::string> triggers;
-  bool lenient = false;  // ignore keywords that cannot be enforced
+  bool lenient = false;  // ignore keywords that cannot be enforced, instead of refusing the schema
 };
 
 inline constexpr size_t kMaxTriggers = 16, kMaxTriggerBytes = 64;
 
-// The position of one answer in its grammar.
+// GrammarState: the state of one answer in its grammar.
 //
-// Thread safety: one thread at a time. Errors are kInvalidArgument: the answer met a limit, and can
-// not go on.
+// Thread safety: one thread at a time. Methods return kInvalidArgument if the answer exceeds a
+// limit; the answer must then end.
 class GrammarState {
  public:
   virtual ~GrammarState() = default;
 
-  // The tokens that may come next, a bit for each token of the model, the first in the lowest bit.
-  // Empty: all may. An end token may come where the text may end. Valid until the next call.
+  // Returns a mask of the tokens that may come next: [vocab_size] bits, the first token in the
+  // lowest bit of the first word. Empty: all tokens are allowed. End tokens are allowed where the
+  // text may end. The mask is valid until the next call of a method.
   virtual absl::StatusOr<absl::Span<const uint32_t>> Allow() = 0;
-  // The answer continues with `token`, which Allow() allows. False: it does not, because the token
-  // would end a trigger and break the schema at once; draw another, which Allow() allows now.
+  // Appends `token` to the answer. Returns false, and does not append the token, if the token
+  // completes a trigger and contains text after it that breaks the schema. The caller then draws
+  // again with a new mask from Allow. REQUIRES: Allow() allows `token`.
   virtual absl::StatusOr<bool> Accept(int32_t token) = 0;
-  // The tokens that will probably come next, at most `most`, because only their text is allowed.
+  // Returns at most `most` tokens of the text that must come next. The model may draw other tokens
+  // with the same text.
   virtual std::vector<int32_t> Forced(size_t most) = 0;
-  // How many of the tokens may come next, in this order.
+  // Returns how many of `tokens`, from the first one on, could be appended in this order.
   virtual size_t CountAllowed(absl::Span<const int32_t> tokens) = 0;
-  // Nothing but an end token may come next.
+  // Whether only an end token may come next.
   virtual bool MustEnd() = 0;
 };
 
-// A checked schema. Thread safety: all methods from any thread.
+// Grammar: a compiled schema. Thread safety: all methods from any thread.
 class Grammar {
  public:
   explicit Grammar(GrammarSpec spec)
       : spec_(std::make_shared<const GrammarSpec>(std::move(spec))) {}
   virtual ~Grammar() = default;
 
-  // At the beginning of an answer.
+  // Returns the state of an empty answer.
   virtual std::unique_ptr<GrammarState> NewState() const = 0;
-  // What Compile got, its schema reduced to what is enforced: compiled again, it gives an equal
-  // grammar.
+  // Returns the argument of Compile, with a schema of only those keywords that are enforced.
+  // Compiling it again gives an equal grammar.
   const std::shared_ptr<const GrammarSpec>& spec() const { return spec_; }
 
  private:
   const std::shared_ptr<const GrammarSpec> spec_;
 };
 
-// The text's tokens, with special pieces as plain characters. REQUIRES: as Tokenizer::Encode.
-std::vector<int32_t> EncodePlain(const Tokenizer& tokenizer, std::string_view text);
-
-// Free text up to one of the spec's triggers; from there on `inner`, which is at its beginning.
-// `tokenizer` must outlive it. REQUIRES: there are triggers.
-std::unique_ptr<GrammarState> AfterTrigger(std::unique_ptr<GrammarState> inner,
-                                           const Tokenizer* tokenizer,
-                                           std::shared_ptr<const GrammarSpec> spec);
-
-// The library's name and version, for saved states; empty: this build has none.
+// Returns name and version of the grammar library, for saved states. Returns "" in a build without
+// the library.
 std::string GrammarLibraryVersion();
 
-// Compiles schemas for one tokenizer. Its tables, some 115 MiB for Gemma's vocabulary, are built by
-// the first Compile, in about a second, while others wait.
+// GrammarEngine: compiles schemas for one tokenizer. The first Compile builds tables of the
+// vocabulary in about a second, while other calls wait; the tables for Gemma use about 115 MiB.
 //
 // Thread safety: all methods from any thread. Ownership: `tokenizer` must outlive all grammars and
-// states; the engine need not.
+// states; grammars may outlive the engine.
 class GrammarEngine {
  public:
-  // `eos`: the model's end tokens, which end an answer. `vocab_size`: the model's, which may be
-  // greater than the tokenizer's.
+  // `eos`: the model's end tokens. `vocab_size`: size of the model's vocabulary, which may be
+  // larger than the tokenizer's.
   GrammarEngine(const Tokenizer* tokenizer, std::vector<int32_t> eos, int32_t vocab_size);
   GrammarEngine(const GrammarEngine&) = delete;
   GrammarEngine& operator=(const GrammarEngine&) = delete;
 
-  // Checks and compiles a schema, and computes the first mask: milliseconds. kInvalidArgument names
-  // the path in the schema and the limit; kFailedPrecondition: there are no grammars, and why.
+  // Checks and compiles a schema, and computes the first mask, in a few milliseconds.
+  // kInvalidArgument names the path in the schema and the limit. kFailedPrecondition gives the
+  // reason why this worker has no grammars.
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const GrammarSpec& spec);
 
   struct Stats {
     uint64_t compiled = 0, refused = 0;
-    uint64_t bytes = 0;  // of the tables, about; 0: not built yet
+    uint64_t bytes = 0;  // approximate size of the tables; 0: not built yet
   };
   Stats stats() const { return {compiled_, refused_, bytes_}; }
 
@@ -120,8 +117,8 @@ class GrammarEngine {
   const std::vector<int32_t> eos_;
   const int32_t vocab_size_;
   std::once_flag built_;
-  std::shared_ptr<const Tables> tables_;  // set once
-  absl::Status built_status_;             // likewise
+  std::shared_ptr<const Tables> tables_;  // set by BuildTables
+  absl::Status built_status_;             // set by BuildTables
   std::atomic<uint64_t> compiled_{0}, refused_{0}, bytes_{0};
 };
 

@@ -1,3 +1,5 @@
+#include "worker/text/grammar_trigger.h"
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -5,12 +7,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "worker/text/grammar.h"
 
 namespace hearth {
 namespace {
 
-// Follows the current line as long as it may become a trigger.
+// TriggeredState: collects the current line while the line may still become a trigger. After a
+// trigger, `inner` decides.
 class TriggeredState final : public GrammarState {
  public:
   TriggeredState(std::unique_ptr<GrammarState> inner, const Tokenizer* tokenizer,
@@ -31,7 +33,7 @@ class TriggeredState final : public GrammarState {
       absl::StatusOr<bool> begun = Begin(line_ + std::string(rest));
       if (!begun.ok() || *begun) return begun;
       if (rest.empty() || !continues) continue;
-      // The trigger's last token breaks the schema: the answer continues from the token before.
+      // The last token of the trigger breaks the schema. Start the grammar before this token.
       begun = Begin(before);
       if (!begun.ok()) return begun;
       if (*begun) return false;
@@ -48,7 +50,8 @@ class TriggeredState final : public GrammarState {
   bool MustEnd() override { return obeys_ && inner_->MustEnd(); }
 
  private:
-  // Adds `text` to the line, up to the end of a trigger, which it removes with all before it.
+  // Moves characters from the front of *text to line_, until line_ is a trigger or *text is empty.
+  // Returns whether line_ is a trigger.
   bool ReachesTrigger(std::string_view* text) {
     const std::vector<std::string>& triggers = spec_->triggers;
     while (!text->empty()) {
@@ -67,9 +70,9 @@ class TriggeredState final : public GrammarState {
     return false;
   }
 
-  // Has the grammar take the text's tokens, if it allows them all.
+  // If `inner` allows all tokens of `text`, accepts them and returns true. Otherwise returns false.
   absl::StatusOr<bool> Begin(const std::string& text) {
-    const std::vector<int32_t> tokens = EncodePlain(*tokenizer_, text);
+    const std::vector<int32_t> tokens = tokenizer_->EncodePlain(text);
     if (inner_->CountAllowed(tokens) < tokens.size()) return false;
     for (const int32_t token : tokens) {
       const absl::StatusOr<bool> accepted = inner_->Accept(token);
@@ -82,20 +85,12 @@ class TriggeredState final : public GrammarState {
   const std::unique_ptr<GrammarState> inner_;
   const Tokenizer* const tokenizer_;
   const std::shared_ptr<const GrammarSpec> spec_;
-  std::string line_;       // without white space before it; as far as it is of use
-  bool may_match_ = true;  // the line may become a trigger
-  bool obeys_ = false;     // a trigger was reached
+  std::string line_;       // the current line without leading white space, while may_match_
+  bool may_match_ = true;  // the line may still become a trigger
+  bool obeys_ = false;     // a trigger was found: `inner` decides
 };
 
 }  // namespace
-
-std::vector<int32_t> EncodePlain(const Tokenizer& tokenizer, std::string_view text) {
-  EncodeRules rules;
-  rules.plain = {{0, text.size()}};
-  Encoding encoding;
-  tokenizer.EncodeWithOffsets(text, {}, rules, &encoding);
-  return std::move(encoding.ids);
-}
 
 std::unique_ptr<GrammarState> AfterTrigger(std::unique_ptr<GrammarState> inner,
                                            const Tokenizer* tokenizer,

@@ -1,8 +1,8 @@
 # The target hearth_llguidance: the library of the PyPI package llguidance.
 #
-# Its wheel has one library, made for Python: it exports a C API (llguidance.h) that never calls
-# Python, and refers to functions of CPython, for which programs get a stub. It has no soname, so a
-# copy has a name that linkers find.
+# The wheel contains one library, which is made for Python. It exports a C API (llguidance.h) that
+# never calls Python, but the library refers to functions of CPython; a generated stub defines these
+# functions. The library has no soname, so it is copied to a file name that linkers find.
 set(library ${HEARTH_LLGUIDANCE})
 if(NOT library)
   set(find_library "from importlib.util import find_spec"

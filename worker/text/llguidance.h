@@ -1,7 +1,8 @@
-// Declarations of llguidance's C API, version 1.9.1: its wheel has the library and no header.
+// Declarations of llguidance's C API, version 1.9.1. The wheel contains the library but no header.
 //
-// The layouts must be the library's own: llguidance_test.cc compares version and default limits.
-// Thread safety: a tokenizer may be used by several threads, a matcher by one at a time.
+// The layouts must equal those of the library: llguidance_test.cc compares the version and the
+// default limits. no_llguidance.cc has the API of a build without the library.
+// Thread safety: several threads may use a tokenizer; one thread at a time may use a matcher.
 #ifndef HEARTH_WORKER_TEXT_LLGUIDANCE_H_
 #define HEARTH_WORKER_TEXT_LLGUIDANCE_H_
 
@@ -17,26 +18,28 @@ extern "C" {
 struct LlgTokenizer;
 struct LlgMatcher;
 
-// In a LlgConstraintInit, 0 means the default.
+// Limits of a parser. A comment ends with the default; 0 in a LlgConstraintInit selects the
+// default.
 struct LlgParserLimits {
-  size_t max_items_in_row;        // of the parser's table; 2,000
-  uint64_t initial_lexer_fuel;    // to build the lexer; 1,000,000
-  uint64_t step_lexer_fuel;       // of one mask; 200,000
-  size_t step_max_items;          // of one mask; 50,000
-  size_t max_lexer_states;        // of a matcher; 250,000
-  size_t max_grammar_size;        // symbols; 500,000
+  size_t max_items_in_row;        // items in a row of the parser's table; 2,000
+  uint64_t initial_lexer_fuel;    // operations to build the lexer; 1,000,000
+  uint64_t step_lexer_fuel;       // operations of the lexer for one mask; 200,000
+  size_t step_max_items;          // parser items for one mask; 50,000
+  size_t max_lexer_states;        // lexer states of a matcher; 250,000
+  size_t max_grammar_size;        // symbols of a grammar; 500,000
   bool precompute_large_lexemes;  // true
-  bool verbose_errors;            // errors quote grammar and text; true
+  bool verbose_errors;            // error messages quote grammar and text; true
 };
 
 struct LlgConstraintInit {
   const LlgTokenizer* tokenizer;
-  uint32_t log_buffer_level, log_stderr_level;  // 0: no logging
+  uint32_t log_buffer_level, log_stderr_level;  // 0: off
   bool ff_tokens_ok, backtrack_ok;              // matchers ignore them
   LlgParserLimits limits;
 };
 
-// Writes at most `output_tokens_len` tokens and returns how many there are. Any thread.
+// Writes at most `output_tokens_len` tokens. Returns the number of all tokens, which may be larger.
+// Called from any thread.
 using LlgTokenizeFn = size_t (*)(const void* user_data, const uint8_t* bytes, size_t bytes_len,
                                  uint32_t* output_tokens, size_t output_tokens_len);
 
@@ -45,13 +48,13 @@ struct LlgTokenizerInitV2 {
   uint32_t vocab_size;
   uint32_t tok_eos;
   const uint32_t* token_lens;  // [vocab_size]
-  const uint8_t* token_bytes;  // of all tokens, in order
+  const uint8_t* token_bytes;  // bytes of all tokens, in order
   const char* tokenizer_json;
   bool tokenize_assumes_string;
   LlgTokenizeFn tokenize_fn;
   bool use_approximate_greedy_tokenize_fn;
   const void* tokenize_user_data;
-  const char* const* slices;      // null: the default ones
+  const char* const* slices;      // null: the default slices
   const uint32_t* tok_eos_extra;  // [tok_eos_extra_count], end tokens besides tok_eos
   uint32_t tok_eos_extra_count;
 };
@@ -59,31 +62,33 @@ struct LlgTokenizerInitV2 {
 const char* llg_get_version();  // "llguidance@1.9.1 derivre@..."
 void llg_constraint_init_set_defaults(LlgConstraintInit* init, const LlgTokenizer* tokenizer);
 
-// Null: `error_string` says why.
+// Returns null on an error; `error_string` then has the reason.
 LlgTokenizer* llg_new_tokenizer_v2(const LlgTokenizerInitV2* init, char* error_string,
                                    size_t error_string_len);
 void llg_free_tokenizer(LlgTokenizer* tokenizer);
 
-// Never null; llg_matcher_get_error says whether it is of use.
+// Never returns null. If the matcher cannot be used, llg_matcher_get_error gives the reason.
 LlgMatcher* llg_new_matcher(const LlgConstraintInit* init, const char* constraint_type,
                             const char* data);
-LlgMatcher* llg_clone_matcher(const LlgMatcher* matcher);  // shares nothing that changes
+LlgMatcher* llg_clone_matcher(const LlgMatcher* matcher);  // the copy shares no mutable data
 void llg_free_matcher(LlgMatcher* matcher);
 
-// Null: no error. A matcher that has one stays so. Valid as long as the matcher.
+// Returns null if there is no error. An error is permanent. The text is valid as long as the
+// matcher.
 const char* llg_matcher_get_error(LlgMatcher* matcher);
-// A bit for each token, the first in the lowest bit; end tokens if the text may end. 0, or -1.
+// Writes a bit for each token, the first token in the lowest bit. The bits of end tokens are set if
+// the text may end. Returns 0; returns -1 on an error.
 int32_t llg_matcher_compute_mask_into(LlgMatcher* matcher, uint32_t* mask_dest,
                                       size_t mask_byte_len);
 size_t llg_matcher_get_mask_byte_size(const LlgMatcher* matcher);
-// 0, or -1.
+// Returns 0; returns -1 on an error.
 int32_t llg_matcher_consume_tokens(LlgMatcher* matcher, const uint32_t* tokens, size_t n_tokens);
-// How many of the tokens could be consumed, or -1.
+// Returns how many of the tokens could be consumed; returns -1 on an error.
 int32_t llg_matcher_validate_tokens(LlgMatcher* matcher, const uint32_t* tokens, size_t n_tokens);
-// The tokens that must come next: how many were written, or -1.
+// Writes tokens that must come next. Returns how many it wrote; returns -1 on an error.
 int32_t llg_matcher_compute_ff_tokens(LlgMatcher* matcher, uint32_t* output, size_t output_len);
 bool llg_matcher_is_accepting(LlgMatcher* matcher);      // the text may end
-bool llg_matcher_is_stopped(const LlgMatcher* matcher);  // nothing but an end token may come
+bool llg_matcher_is_stopped(const LlgMatcher* matcher);  // only an end token may come next
 
 }  // extern "C"
 

@@ -126,7 +126,7 @@ absl::StatusOr<SampledToken> Sampler::SampleAllowed(absl::Span<const float> logi
   assert(allowed.size() * 32 >= logits.size());
   row_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
-    // What is not a finite number stays so, and is found.
+    // Keep non-finite logits non-finite, so that SampleOf reports them.
     const bool may = ((allowed[i / 32] >> (i % 32)) & 1) != 0;
     row_[i] = may ? logits[i] : logits[i] * 0.0F - FLT_MAX;
   }

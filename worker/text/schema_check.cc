@@ -18,7 +18,7 @@ namespace hearth {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using ErrorOf = absl::FunctionRef<std::string(const std::string&)>;
+using CompileError = absl::FunctionRef<std::string(const std::string&)>;
 
 absl::Status Refuse(absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("grammar.json_schema: ", path, ": ", what));
@@ -34,7 +34,10 @@ bool IsOneOf(absl::string_view name, std::initializer_list<absl::string_view> na
 
 // --- the JSON text ---
 
-// Counts a text's values and keys as it is parsed, and stops at the first limit.
+constexpr char kNotDouble[] = "numbers must fit a double";
+
+// TextCounter: counts the values and keys of a JSON text, and stops parsing at the first exceeded
+// limit.
 class TextCounter : public nlohmann::json_sax<Json> {
  public:
   const std::string& error() const { return error_; }
@@ -44,7 +47,7 @@ class TextCounter : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t /*value*/) override { return Value(); }
   bool number_unsigned(number_unsigned_t /*value*/) override { return Value(); }
   bool number_float(number_float_t value, const string_t& /*text*/) override {
-    return std::isfinite(value) ? Value() : Stop("numbers must fit a double");
+    return std::isfinite(value) ? Value() : Stop(kNotDouble);
   }
   bool string(string_t& /*value*/) override { return Value(); }
   bool binary(binary_t& /*value*/) override { return Value(); }
@@ -58,8 +61,7 @@ class TextCounter : public nlohmann::json_sax<Json> {
   }
   bool parse_error(size_t at, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
-    return Stop(error.id == 406 ? "numbers must fit a double"
-                                : absl::StrCat("is not valid JSON at byte ", at));
+    return Stop(error.id == 406 ? kNotDouble : absl::StrCat("is not valid JSON at byte ", at));
   }
 
  private:
@@ -81,7 +83,7 @@ class TextCounter : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  std::vector<size_t> keys_;  // of the open objects
+  std::vector<size_t> keys_;  // number of keys of each open object or array
   size_t values_ = 0;
   std::string error_;
 };
@@ -95,7 +97,7 @@ absl::StatusOr<Json> ParseText(std::string_view text) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-// --- where schemas are in a schema ---
+// --- keywords that contain schemas ---
 
 constexpr std::initializer_list<absl::string_view> kOneSchema = {"items", "additionalItems",
                                                                  "additionalProperties"};
@@ -108,7 +110,8 @@ std::string Below(absl::string_view path, absl::string_view key) {
   return absl::StrCat(path, "/", absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}}));
 }
 
-// Calls `visit(path, schema)` for each schema directly in `schema`, until it returns false.
+// Calls `visit(path, schema)` for each schema directly in `schema`, until `visit` returns false.
+// Returns false if `visit` did.
 template <typename Schema, typename Visit>
 bool VisitSchemas(const std::string& path, Schema& schema, const Visit& visit) {
   if (!schema.is_object()) return true;
@@ -131,7 +134,7 @@ bool VisitSchemas(const std::string& path, Schema& schema, const Visit& visit) {
 
 // --- keywords ---
 
-// Keywords that restrict values and that llguidance does not enforce.
+// Keywords that restrict values but that llguidance does not enforce.
 constexpr std::initializer_list<absl::string_view> kNotEnforced = {
     "not",           "if",
     "then",          "else",
@@ -150,7 +153,8 @@ constexpr std::initializer_list<absl::string_view> kCounts = {
 constexpr std::initializer_list<absl::string_view> kBounds = {
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 
-// The digits of a number as one whole number: 25 for 2.5; UINT64_MAX if they are too many.
+// Returns the digits of a number without decimal point and exponent: 25 for 2.5. Returns UINT64_MAX
+// if there are too many digits.
 uint64_t Digits(const Json& number) {
   std::string text = number.dump();
   text = text.substr(0, text.find('e'));
@@ -160,7 +164,7 @@ uint64_t Digits(const Json& number) {
   return absl::SimpleAtoi(text, &digits) ? digits : UINT64_MAX;
 }
 
-// Of {n}, {n,} and {n,m} in a pattern: the greatest number.
+// Returns the greatest number in {n}, {n,} and {n,m} of a pattern.
 uint64_t GreatestRepetition(absl::string_view pattern) {
   uint64_t greatest = 0;
   for (size_t at = pattern.find('{'); at != pattern.npos; at = pattern.find('{', at + 1)) {
@@ -175,7 +179,7 @@ uint64_t GreatestRepetition(absl::string_view pattern) {
   return greatest;
 }
 
-// A character that a text without \u escapes cannot have.
+// Whether a string in `value` contains a control character that needs a \u escape.
 bool HasControl(const std::string& text) {
   return std::any_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 && !absl::StrContains("\b\t\n\f\r", c);
@@ -190,6 +194,7 @@ bool HasControl(const Json& value) {
   return false;
 }
 
+// Whether the types of `schema` include strings.
 bool MayBeString(const Json& schema) {
   const auto type = schema.find("type");
   if (type == schema.end()) return true;
@@ -197,19 +202,21 @@ bool MayBeString(const Json& schema) {
   return std::count(type->begin(), type->end(), "string") > 0;
 }
 
+// Checker: checks one schema, with all schemas in it, and removes keywords.
 class Checker {
  public:
-  Checker(bool lenient, ErrorOf error_of) : lenient_(lenient), error_of_(error_of) {}
+  Checker(bool lenient, CompileError error_of) : lenient_(lenient), error_of_(error_of) {}
 
-  // Reduces *schema to what is enforced.
+  // Checks *schema and removes the keywords that are not enforced.
   absl::Status Check(const std::string& path, Json* schema);
+  // Checks that each $ref names a schema. REQUIRES: Check was called.
   absl::Status CheckReferences() const;
-  // Whether objects may be closed, after all was checked.
+  // Whether CloseObjects cannot make the schema unsatisfiable. REQUIRES: Check was called.
   bool may_close() const { return may_close_; }
 
  private:
   enum class Fate { kKeep, kDrop };
-  // Whether the keyword of `schema` stays.
+  // Each method checks one keyword, at the path `at`, and returns whether to keep it.
   absl::StatusOr<Fate> CheckKeyword(const std::string& at, const std::string& key,
                                     const Json& value, const Json& schema);
   absl::StatusOr<Fate> CheckObject(const std::string& at, const std::string& key, const Json& value,
@@ -225,12 +232,13 @@ class Checker {
   }
 
   const bool lenient_;
-  const ErrorOf error_of_;
+  const CompileError error_of_;
   bool may_close_ = true;
   size_t nodes_ = 0, patterns_ = 0;
   uint64_t multiples_ = 0;
-  std::set<std::string> paths_;                                  // of all schemas
-  std::vector<std::pair<std::string, std::string>> references_;  // where, and to which path
+  std::set<std::string> paths_;  // paths of all schemas
+  std::vector<std::pair<std::string, std::string>>
+      references_;  // path of each $ref, and its target
 };
 
 absl::Status Checker::Check(const std::string& path, Json* schema) {
@@ -253,7 +261,7 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
   Json kept = Json::object();
   for (auto& [key, value] : schema->items()) {
     if (dropped.count(key) > 0) continue;
-    // 2.0 is a count too, which the library does not take.
+    // Write a count such as 2.0 as an integer: the library refuses a float.
     if (IsOneOf(key, kCounts) && value.is_number_float()) value = value.get<uint64_t>();
     kept[key] = std::move(value);
   }
@@ -419,7 +427,7 @@ absl::StatusOr<Checker::Fate> Checker::CheckPattern(const std::string& at,
 absl::StatusOr<Checker::Fate> Checker::CheckFormat(const std::string& at, const Json& value,
                                                    const Json& schema) {
   if (!value.is_string()) return Refuse(at, "must be a string");
-  if (!MayBeString(schema)) return Fate::kDrop;  // formats are about strings
+  if (!MayBeString(schema)) return Fate::kDrop;  // formats apply only to strings
   const std::string& format = value.get_ref<const std::string&>();
   if (IsOneOf(format, kFormats)) return Fate::kKeep;
   return NotEnforced(at, absl::StrCat("the format ", value.dump()));
@@ -432,7 +440,8 @@ absl::Status Checker::CheckReferences() const {
   return absl::OkStatus();
 }
 
-// Objects that list properties have no others, unless they require others.
+// Adds `additionalProperties: false` to objects with `properties`, unless they require a property
+// that is not listed.
 void CloseObjects(Json* schema) {
   if (schema->is_object() && schema->contains("properties") &&
       !schema->contains("additionalProperties")) {
@@ -449,12 +458,13 @@ void CloseObjects(Json* schema) {
   });
 }
 
-// The most compilations to find the place of an error.
+// Limit of compilations in FindError.
 constexpr size_t kMaxTries = 200;
 
 }  // namespace
 
-absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient, ErrorOf error_of) {
+absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient,
+                                        CompileError error_of) {
   absl::StatusOr<Json> schema = ParseText(text);
   if (!schema.ok()) return schema.status();
   Checker checker(lenient, error_of);
@@ -471,7 +481,7 @@ absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient, Err
   return checked;
 }
 
-std::string FindError(const std::string& checked, const std::string& error, ErrorOf error_of) {
+std::string FindError(const std::string& checked, const std::string& error, CompileError error_of) {
   const Json root = Json::parse(checked);
   const Json* place = &root;
   std::string path = "#";

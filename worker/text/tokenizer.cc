@@ -109,6 +109,14 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
   return std::move(encoding.ids);
 }
 
+std::vector<int32_t> Tokenizer::EncodePlain(std::string_view text) const {
+  EncodeRules rules;
+  rules.plain = {{0, text.size()}};
+  Encoding encoding;
+  EncodeWithOffsets(text, {}, rules, &encoding);
+  return std::move(encoding.ids);
+}
+
 EncodeEnd Tokenizer::EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets,
                                        const EncodeRules& rules, Encoding* encoding) const {
   assert(text.size() <= kMaxEncodeBytes);

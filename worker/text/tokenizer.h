@@ -67,6 +67,8 @@ class Tokenizer {
   // Returns the tokens of `text`. Does not add "<bos>".
   // REQUIRES: text is well-formed UTF-8 of at most kMaxTextBytes plus 64 bytes.
   std::vector<int32_t> Encode(std::string_view text) const;
+  // As Encode, but the names of special tokens in `text` are encoded as plain characters.
+  std::vector<int32_t> EncodePlain(std::string_view text) const;
   // Also sets Encoding::common_tokens for `offsets`. REQUIRES: as Encode; each offset is at most
   // text.size() and lies between characters. Changes `*encoding` only if it returns kDone.
   EncodeEnd EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets,

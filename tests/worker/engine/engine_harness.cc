@@ -181,8 +181,9 @@ const std::vector<NamedGeometry>& Geometries() {
 
 const std::string& ModelDir(const TinyGeometry& geometry) {
   static CheckpointFolders folders;
-  const std::string key = absl::StrCat(geometry.layer_types, ".", geometry.window, ".",
-                                       geometry.kv_heads, ".", geometry.seed);
+  const std::string key =
+      absl::StrCat(geometry.layer_types, ".", geometry.window, ".", geometry.kv_heads, ".",
+                   geometry.vocab_size, ".", geometry.seed);
   auto it = folders.dirs.find(key);
   if (it == folders.dirs.end()) {
     TinyGeometry written = geometry;

@@ -27,7 +27,7 @@ bool Allows(GrammarState* state, int32_t token) {
 // masks: where the text is forced, a mask may allow only one of the tokens that continue the text.
 bool IsValid(const Grammar& grammar, const Tokenizer& tokenizer, const std::string& text) {
   const auto state = grammar.NewState();
-  for (const int32_t token : EncodePlain(tokenizer, text)) {
+  for (const int32_t token : tokenizer.EncodePlain(text)) {
     if (state->MustEnd() || state->CountAllowed({&token, 1}) == 0) return false;
     const auto accepted = state->Accept(token);
     if (!accepted.ok() || !*accepted) return false;

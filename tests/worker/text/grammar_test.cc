@@ -1,4 +1,4 @@
-// Grammars over the tiny tokenizer: what may come next, what must, and where an answer ends.
+// Grammars over the tiny tokenizer: allowed tokens, forced tokens, and the end of an answer.
 #include "worker/text/grammar.h"
 
 #include <algorithm>
@@ -38,9 +38,9 @@ bool Allows(GrammarState* state, int32_t token) {
   return (((*mask)[static_cast<size_t>(token) / 32] >> (token % 32)) & 1) != 0;
 }
 
-// Whether the text's tokens may come one after the other; checks the masks too.
-bool Takes(GrammarState* state, const std::string& text) {
-  for (const int32_t token : EncodePlain(TinyTokenizer(), text)) {
+// Whether the state accepts the tokens of `text`. Also checks the masks.
+bool Accepts(GrammarState* state, const std::string& text) {
+  for (const int32_t token : TinyTokenizer().EncodePlain(text)) {
     const bool allowed = Allows(state, token);
     if (!allowed) return false;
     EXPECT_EQ(state->CountAllowed({&token, 1}), 1u) << text << ": " << token;
@@ -52,7 +52,7 @@ bool Takes(GrammarState* state, const std::string& text) {
 
 bool IsValid(const std::string& schema, const std::string& text) {
   const auto state = StateOf(schema);
-  return Takes(state.get(), text) && (state->MustEnd() || Allows(state.get(), kEos));
+  return Accepts(state.get(), text) && (state->MustEnd() || Allows(state.get(), kEos));
 }
 
 absl::Status RefusalOf(const std::string& schema, bool lenient = false) {
@@ -64,7 +64,7 @@ constexpr char kCall[] = R"({"type": "object", "properties": {
     "where": {"type": "string", "maxLength": 20}}, "required": ["where"]}},
   "required": ["name", "parameters"]})";
 
-TEST(Grammar, Text_IsCanonical) {
+TEST(GrammarTest, TextIsCanonical) {
   EXPECT_TRUE(IsValid(kCall, R"({"name": "look", "parameters": {"where": "the sea"}})"));
   EXPECT_FALSE(IsValid(kCall, R"({"name":"look", "parameters": {"where": "the sea"}})"));
   EXPECT_FALSE(IsValid(kCall, R"({"name": "look","parameters": {"where": "the sea"}})"));
@@ -74,40 +74,40 @@ TEST(Grammar, Text_IsCanonical) {
   EXPECT_TRUE(IsValid(R"({"type": "string"})", R"("\n\t\"\\ é 日本")"));
 }
 
-TEST(Grammar, ListedProperties_AllowNoOthers) {
+TEST(GrammarTest, UnlistedPropertyIsRefused) {
   EXPECT_FALSE(IsValid(R"({"properties": {"a": {}}})", R"({"b": 1})"));
   EXPECT_TRUE(IsValid(R"({"properties": {"a": {}}, "additionalProperties": true})", R"({"b": 1})"));
   EXPECT_TRUE(IsValid(R"({"type": "object"})", R"({"b": 1, "c": [{}]})"));
   EXPECT_TRUE(IsValid(R"({"properties": {"a": {}}, "required": ["b"]})", R"({"b": 1})"));
 }
 
-TEST(Grammar, SpecialTokens_AreNoText) {
+TEST(GrammarTest, SpecialTokensAreNotText) {
   const auto state = StateOf(R"({"type": "string"})");
-  ASSERT_TRUE(Takes(state.get(), "\""));
+  ASSERT_TRUE(Accepts(state.get(), "\""));
   for (int32_t id = 0; id < TinyTokenizer().size(); ++id) {
     if (TinyTokenizer().IsSpecial(id)) {
       EXPECT_FALSE(Allows(state.get(), id)) << id;
     }
   }
-  // Their characters are text.
-  EXPECT_TRUE(Takes(state.get(), "<end_of_turn>\""));
+  // The characters of their names are text.
+  EXPECT_TRUE(Accepts(state.get(), "<end_of_turn>\""));
 }
 
-TEST(Grammar, End_ComesWhereTextMayEnd) {
+TEST(GrammarTest, EndTokenNeedsCompleteText) {
   const auto number = StateOf(R"({"type": "integer"})");
   EXPECT_FALSE(Allows(number.get(), kEos));
-  ASSERT_TRUE(Takes(number.get(), "12"));
+  ASSERT_TRUE(Accepts(number.get(), "12"));
   EXPECT_TRUE(Allows(number.get(), kEos));
   EXPECT_FALSE(number->MustEnd());
   const auto call = StateOf(kCall);
-  ASSERT_TRUE(Takes(call.get(), R"({"name": "look", "parameters": {"where": "the sea"})"));
+  ASSERT_TRUE(Accepts(call.get(), R"({"name": "look", "parameters": {"where": "the sea"})"));
   EXPECT_FALSE(call->MustEnd());
-  ASSERT_TRUE(Takes(call.get(), "}"));
+  ASSERT_TRUE(Accepts(call.get(), "}"));
   EXPECT_TRUE(call->MustEnd());
   EXPECT_TRUE(Allows(call.get(), kEos));
 }
 
-TEST(Grammar, Forced_IsTheOnlyText) {
+TEST(GrammarTest, ForcedTokensAreOnlyPossibleText) {
   const auto state = StateOf(kCall);
   const std::string begin = R"({"name": "look", "parameters": {"where": ")";
   std::string forced;
@@ -121,17 +121,17 @@ TEST(Grammar, Forced_IsTheOnlyText) {
   EXPECT_GT(forced.size(), begin.size() / 2);
 }
 
-TEST(Grammar, States_AreIndependent) {
+TEST(GrammarTest, StatesAreIndependent) {
   const auto grammar = Grammars().Compile({kCall, {}, false});
   ASSERT_TRUE(grammar.ok()) << grammar.status();
   const auto one = (*grammar)->NewState(), other = (*grammar)->NewState();
-  EXPECT_TRUE(Takes(one.get(), R"({"name": "look", "parameters")"));
-  EXPECT_TRUE(Takes(other.get(), R"({"name": ")"));
-  EXPECT_TRUE(Takes(one.get(), R"(: {"where": "")"));
-  EXPECT_FALSE(Takes(other.get(), "lamp"));
+  EXPECT_TRUE(Accepts(one.get(), R"({"name": "look", "parameters")"));
+  EXPECT_TRUE(Accepts(other.get(), R"({"name": ")"));
+  EXPECT_TRUE(Accepts(one.get(), R"(: {"where": "")"));
+  EXPECT_FALSE(Accepts(other.get(), "lamp"));
 }
 
-TEST(Grammar, KeptSchema_CompilesToItself) {
+TEST(GrammarTest, KeptSchemaCompilesToItself) {
   const auto grammar = Grammars().Compile({kCall, {"{\"name\":"}, false});
   ASSERT_TRUE(grammar.ok()) << grammar.status();
   const auto again = Grammars().Compile(*(*grammar)->spec());
@@ -139,7 +139,7 @@ TEST(Grammar, KeptSchema_CompilesToItself) {
   EXPECT_EQ((*again)->spec()->json_schema, (*grammar)->spec()->json_schema);
 }
 
-TEST(Grammar, Refusal_NamesThePath) {
+TEST(GrammarTest, RefusalNamesPath) {
   const char* const two =
       R"({"properties": {"a": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}})";
   EXPECT_THAT(std::string(RefusalOf(two).message()),
@@ -153,7 +153,7 @@ TEST(Grammar, Refusal_NamesThePath) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(Grammar, CycleThatConsumesNothing_IsRefused) {
+TEST(GrammarTest, EndlessReferenceIsRefused) {
   EXPECT_EQ(RefusalOf(R"({"$ref": "#"})").code(), absl::StatusCode::kInvalidArgument);
   const char* const cycle =
       R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})";
@@ -161,7 +161,7 @@ TEST(Grammar, CycleThatConsumesNothing_IsRefused) {
   EXPECT_TRUE(RefusalOf(R"({"type": "array", "items": {"$ref": "#"}})").ok());
 }
 
-TEST(Grammar, Triggers_HaveLimits) {
+TEST(GrammarTest, TriggersOverLimitsAreRefused) {
   const auto refusal = [](std::vector<std::string> triggers) {
     return std::string(Grammars().Compile({"{}", std::move(triggers), false}).status().message());
   };
@@ -171,31 +171,31 @@ TEST(Grammar, Triggers_HaveLimits) {
   EXPECT_THAT(refusal({"a\nb"}), HasSubstr("must be one line"));
 }
 
-TEST(GrammarTrigger, LineThatBegins_ObeysFromThere) {
+TEST(GrammarTriggerTest, TextAfterTriggerObeysSchema) {
   const std::vector<std::string> triggers = {R"({"name":)", R"([{"name":)"};
   for (const char* before : {"", "  ", "the sea\n", "the sea\n\n ", "```json\n", "```\n"}) {
     const auto state = StateOf(kCall, triggers);
-    EXPECT_TRUE(Takes(state.get(), std::string(before) + R"({"name":)")) << before;
+    EXPECT_TRUE(Accepts(state.get(), std::string(before) + R"({"name":)")) << before;
     EXPECT_FALSE(state->MustEnd());
     EXPECT_FALSE(Allows(state.get(), kEos));
-    EXPECT_TRUE(Takes(state.get(), R"( "look", "parameters": {"where": ""}})")) << before;
+    EXPECT_TRUE(Accepts(state.get(), R"( "look", "parameters": {"where": ""}})")) << before;
     EXPECT_TRUE(state->MustEnd());
   }
 }
 
-TEST(GrammarTrigger, OtherText_IsFree) {
+TEST(GrammarTriggerTest, TextWithoutTriggerIsFree) {
   const std::vector<std::string> triggers = {R"({"name":)"};
   for (const char* text : {R"(the {"name": 7 lamp)", R"({"names": 1)", R"({"name" : 1)",
                            "{\"name\n\":", R"(x{"name":)", R"([{"name": "look")"}) {
     const auto state = StateOf(kCall, triggers);
-    EXPECT_TRUE(Takes(state.get(), text)) << text;
+    EXPECT_TRUE(Accepts(state.get(), text)) << text;
     EXPECT_TRUE(Allows(state.get(), kEos)) << text;
     EXPECT_TRUE(state->Forced(5).empty());
   }
 }
 
-// A token that ends the trigger, with text that the schema does not allow.
-TEST(GrammarTrigger, TokenAcrossItsEnd_IsDrawnAgain) {
+// The token completes the trigger and has more text, which the schema does not allow.
+TEST(GrammarTriggerTest, TokenBeyondTriggerIsDrawnAgain) {
   std::vector<VocabularyPiece> pieces;
   const auto add = [&](const std::string& text, PieceType type) {
     VocabularyPiece piece;

@@ -1,4 +1,4 @@
-// The library has the layouts that worker/text/llguidance.h declares.
+// Checks that the library has the version and the layouts of worker/text/llguidance.h.
 #include "worker/text/llguidance.h"
 
 #include <cstring>
@@ -13,14 +13,14 @@ namespace {
 using ::testing::Each;
 using ::testing::StartsWith;
 
-TEST(Llguidance, HasTheDeclaredVersion) {
+TEST(LlguidanceTest, VersionIsAsDeclared) {
   EXPECT_THAT(std::string(llg_get_version()), StartsWith(std::string(kLlgVersion) + " "));
 }
 
-TEST(Llguidance, WritesItsDefaultLimitsWhereTheyAreDeclared) {
+TEST(LlguidanceTest, DefaultLimitsHaveDeclaredLayout) {
   struct {
     LlgConstraintInit init;
-    unsigned char behind[64];
+    unsigned char after[64];
   } memory;
   std::memset(&memory, 0xAB, sizeof(memory));
   const auto* const tokenizer = reinterpret_cast<const LlgTokenizer*>(&memory);
@@ -39,7 +39,7 @@ TEST(Llguidance, WritesItsDefaultLimitsWhereTheyAreDeclared) {
   EXPECT_EQ(limits.max_grammar_size, 500'000u);
   EXPECT_TRUE(limits.precompute_large_lexemes);
   EXPECT_TRUE(limits.verbose_errors);
-  EXPECT_THAT(memory.behind, Each(0xAB)) << "it writes beyond the declared layout";
+  EXPECT_THAT(memory.after, Each(0xAB)) << "the library writes beyond the declared layout";
 }
 
 }  // namespace

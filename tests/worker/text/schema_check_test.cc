@@ -1,7 +1,10 @@
-// What a schema may have, where a refusal says it is wrong, and what is left of it.
+// CheckSchema: the limits of a schema, the path in a refusal, and the keywords of the result.
 #include "worker/text/schema_check.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,7 +23,7 @@ std::string Checked(const std::string& schema, bool lenient = false) {
   return checked.ok() ? *checked : std::string(checked.status().message());
 }
 
-// `count` times `make(i)`, separated by commas.
+// Returns make(0) to make(count - 1), separated by commas.
 template <typename Make>
 std::string List(size_t count, Make make) {
   std::string list;
@@ -34,7 +37,7 @@ std::string Properties(size_t optional, size_t required) {
                       List(optional + required, [&](size_t i) { return name(i) + ":{}"; }), "}}");
 }
 
-TEST(SchemaCheck, Annotations_AreDropped) {
+TEST(SchemaCheckTest, AnnotationsAreDropped) {
   const char* const annotated =
       R"({"title": "T", "type": "object", "description": "D", "properties": {"description": )"
       R"({"type": "string", "description": "of it", "default": "x"}}, "examples": [1], )"
@@ -47,25 +50,25 @@ TEST(SchemaCheck, Annotations_AreDropped) {
   EXPECT_EQ(Checked(R"({"const": "\b\t\n\f\r"})"), R"({"const":"\b\t\n\f\r"})");
 }
 
-TEST(SchemaCheck, Order_IsKept) {
+TEST(SchemaCheckTest, KeyOrderIsKept) {
   const char* const schema = R"({"properties":{"z":{},"a":{},"m":true},"type":"object",)"
                              R"("additionalProperties":{"type":"null"}})";
   EXPECT_EQ(Checked(schema), schema);
 }
 
-TEST(SchemaCheck, Objects_AreClosedUnlessThatHarms) {
-  const char* const open[] = {
-      R"({"properties":{"a":{}},"required":["b"]})",
-      R"({"allOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}]})",
-      R"({"properties":{"a":{}},"anyOf":[{"required":["b"]}]})",
-      R"({"$defs":{"x":{"properties":{"a":{}}}},"items":{"properties":{"b":{}},"$ref":"#/$defs/x"}})",
-      R"({"type":"object"})"};
+TEST(SchemaCheckTest, ObjectsAreClosedIfSatisfiable) {
+  const char* const open[] = {R"({"properties":{"a":{}},"required":["b"]})",
+                              R"({"allOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}]})",
+                              R"({"properties":{"a":{}},"anyOf":[{"required":["b"]}]})",
+                              R"({"$defs":{"x":{"properties":{"a":{}}}},)"
+                              R"("items":{"properties":{"b":{}},"$ref":"#/$defs/x"}})",
+                              R"({"type":"object"})"};
   for (const char* schema : open) EXPECT_EQ(Checked(schema), schema);
   EXPECT_EQ(Checked(R"({"anyOf":[{"properties":{"a":{}}}]})"),
             R"({"anyOf":[{"properties":{"a":{}},"additionalProperties":false}]})");
 }
 
-TEST(SchemaCheck, CheckedSchema_StaysAsItIs) {
+TEST(SchemaCheckTest, CheckedSchemaStaysUnchanged) {
   const std::string once =
       Checked(R"({"$defs": {"a/b": {"properties": {"x": {"not": {}}}}}, )"
               R"("properties": {"a": {"$ref": "#/$defs/a~1b"}, "b": {"format": "regex"}}})",
@@ -74,7 +77,7 @@ TEST(SchemaCheck, CheckedSchema_StaysAsItIs) {
   EXPECT_THAT(once, HasSubstr("\"additionalProperties\":false"));
 }
 
-TEST(SchemaCheck, KeywordThatCannotBeEnforced_IsRefusedOrDropped) {
+TEST(SchemaCheckTest, UnenforceableKeywordIsRefusedOrDropped) {
   for (const char* keyword :
        {"not", "if", "then", "else", "contains", "minContains", "maxContains", "propertyNames",
         "dependencies", "dependentRequired", "dependentSchemas", "uniqueItems", "unevaluatedItems",
@@ -101,7 +104,7 @@ TEST(SchemaCheck, KeywordThatCannotBeEnforced_IsRefusedOrDropped) {
             R"({"properties":{"a~/":{}},"additionalProperties":false})");
 }
 
-TEST(SchemaCheck, Reference_MustPointToASchemaHere) {
+TEST(SchemaCheckTest, ReferenceNeedsLocalSchema) {
   const std::string prefix = "grammar.json_schema: #/$ref: ";
   EXPECT_EQ(Checked(R"({"$ref":"http://example.com/a"})"),
             prefix + "must refer to this schema: #, or #/ and a path");
@@ -111,108 +114,130 @@ TEST(SchemaCheck, Reference_MustPointToASchemaHere) {
   EXPECT_EQ(Checked(R"({"$ref":7})"), prefix + "must be a string");
 }
 
+// A limit of a schema.
 struct Limit {
-  std::string most, more;  // schemas at the limit, and over it
-  const char* error;       // part of the refusal
+  std::string most, more;  // a schema at the limit, and a schema over the limit
+  const char* error;       // part of the refusal of `more`
 };
 
-TEST(SchemaCheck, Limits_AreExact) {
-  const auto nested = [](size_t depth) {
-    std::string schema;
-    for (size_t i = 1; i < depth; ++i) schema += R"({"items":)";
-    return schema + "{}" + std::string(depth - 1, '}');
-  };
-  const auto branches = [](size_t count) {
-    return absl::StrCat("{\"anyOf\":[", List(count, [](size_t) { return "{}"; }), "]}");
-  };
-  const auto values = [](size_t count) {
-    return absl::StrCat("{\"enum\":[", List(count, [](size_t i) { return absl::StrCat(i); }), "]}");
-  };
-  const auto value_bytes = [](size_t bytes) {  // with brackets and quotes
-    return absl::StrCat("{\"enum\":[\"", std::string(bytes - 4, 'x'), "\"]}");
-  };
-  const auto pattern = [](const std::string& text) {
-    return absl::StrCat("{\"pattern\":\"", text, "\"}");
-  };
-  const auto patterns = [](size_t count) {
-    return absl::StrCat(
-        "{\"$defs\":{",
-        List(count, [](size_t i) { return absl::StrCat("\"", i, "\":{\"pattern\":\"x\"}"); }),
-        "}}");
-  };
-  const auto pattern_properties = [](size_t count) {
-    return absl::StrCat("{\"patternProperties\":{",
-                        List(count, [](size_t i) { return absl::StrCat("\"^", i, "$\":{}"); }),
-                        "}}");
-  };
-  const auto nodes = [](size_t count) {  // with the root and 20 lists
-    std::string schema = "{\"properties\":{";
-    for (size_t i = 0, left = count - 1; left > 0; ++i) {
-      const size_t here = std::min<size_t>(left, 251);
-      absl::StrAppend(&schema, i == 0 ? "" : ",", "\"", i, "\":{\"anyOf\":[",
-                      List(here - 1, [](size_t) { return "{}"; }), "]}");
-      left -= here;
-    }
-    return schema + "}}";
-  };
-  const auto multiples = [](const std::vector<std::string>& numbers) {
-    return absl::StrCat(
-        "{\"anyOf\":[",
-        List(numbers.size(),
-             [&](size_t i) { return absl::StrCat("{\"multipleOf\":", numbers[i], "}"); }),
-        "]}");
-  };
-  const auto keys = [](size_t count) {
-    return absl::StrCat("{\"x-other\":{",
-                        List(count, [](size_t i) { return absl::StrCat("\"", i, "\":0"); }), "}}");
-  };
-  const auto bytes = [](size_t count) {  // once checked
-    std::string schema = "{\"anyOf\":[";
-    const std::string part = absl::StrCat("{\"const\":\"", std::string(9'985, 'x'), "\"},");
-    while (schema.size() + part.size() < count) schema += part;
-    const std::string end = "{\"const\":\"\"}]}";
-    schema += "{\"const\":\"";
-    schema += std::string(count - schema.size() - 4, 'y') + "\"}]}";
-    return schema;
-  };
-  const Limit limits[] = {
-      {nested(64), nested(65), "#: must be at most 64 levels deep"},
-      {keys(1024), keys(1025), "#: an object must have at most 1024 keys"},
-      {Properties(0, 1000), Properties(0, 1001), "must have at most 1000 names; got 1001"},
-      {Properties(400, 600), Properties(401, 600),
-       "#/properties: must have at most 1000 properties"},
-      {Properties(400, 9), Properties(401, 9),
-       "must have at most 400 optional properties; got 401"},
-      {branches(256), branches(257), "#/anyOf: must have at most 256 schemas; got 257"},
-      {values(1000), values(1001), "#/enum: must have at most 1000 values; got 1001"},
-      {value_bytes(32768), value_bytes(32769), "#/enum: must have at most 32768 bytes; got 32769"},
-      {pattern(std::string(512, 'a')), pattern(std::string(513, 'a')),
-       "#/pattern: must have at most 512 bytes; got 513"},
-      {pattern("a{1,1000}b{7}"), pattern("b{7}a{1,1001}"),
-       "#/pattern: a repetition must be at most 1000; got 1001"},
-      {patterns(64), patterns(65), "#: must have at most 64 patterns; got 65"},
-      {pattern_properties(16), pattern_properties(17), "must have at most 16 patterns; got 17"},
-      {nodes(5000), nodes(5001), "#: must have at most 5000 schemas; got 5001"},
-      {multiples({"10000", "0.25", "9975"}), multiples({"10001"}),
-       "#/anyOf/0/multipleOf: must be at most 10000"},
-      {multiples({"1e-7"}), multiples({"10000", "0.26", "9975"}),
-       "all together must be at most 20000; got 20001"},
-      {bytes(65536), bytes(65537), "must have at most 65536 bytes without descriptions; got 65537"},
-      {R"({"maxItems":1e6})", R"({"maxItems":1000001})", "must be a whole number in [0, 1000000]"},
-      {R"({"minimum":1e308})", R"({"minimum":1e309})", "#: numbers must fit a double"},
-  };
+// Schemas with `count` parts, or of the given depth or size.
+std::string Nested(size_t depth) {
+  std::string schema;
+  for (size_t i = 1; i < depth; ++i) schema += R"({"items":)";
+  return schema + "{}" + std::string(depth - 1, '}');
+}
+
+std::string Branches(size_t count) {
+  return absl::StrCat("{\"anyOf\":[", List(count, [](size_t) { return "{}"; }), "]}");
+}
+
+std::string Values(size_t count) {
+  return absl::StrCat("{\"enum\":[", List(count, [](size_t i) { return absl::StrCat(i); }), "]}");
+}
+
+std::string ValueBytes(size_t bytes) {  // including brackets and quotes
+  return absl::StrCat("{\"enum\":[\"", std::string(bytes - 4, 'x'), "\"]}");
+}
+
+std::string Pattern(const std::string& text) {
+  return absl::StrCat("{\"pattern\":\"", text, "\"}");
+}
+
+std::string Patterns(size_t count) {
+  return absl::StrCat(
+      "{\"$defs\":{",
+      List(count, [](size_t i) { return absl::StrCat("\"", i, "\":{\"pattern\":\"x\"}"); }), "}}");
+}
+
+std::string PatternProperties(size_t count) {
+  return absl::StrCat("{\"patternProperties\":{",
+                      List(count, [](size_t i) { return absl::StrCat("\"^", i, "$\":{}"); }), "}}");
+}
+
+std::string Nodes(size_t count) {  // including the root and 20 lists
+  std::string schema = "{\"properties\":{";
+  for (size_t i = 0, left = count - 1; left > 0; ++i) {
+    const size_t here = std::min<size_t>(left, 251);
+    absl::StrAppend(&schema, i == 0 ? "" : ",", "\"", i, "\":{\"anyOf\":[",
+                    List(here - 1, [](size_t) { return "{}"; }), "]}");
+    left -= here;
+  }
+  return schema + "}}";
+}
+
+std::string Multiples(const std::vector<std::string>& numbers) {
+  return absl::StrCat(
+      "{\"anyOf\":[",
+      List(numbers.size(),
+           [&](size_t i) { return absl::StrCat("{\"multipleOf\":", numbers[i], "}"); }),
+      "]}");
+}
+
+std::string Keys(size_t count) {
+  return absl::StrCat("{\"x-other\":{",
+                      List(count, [](size_t i) { return absl::StrCat("\"", i, "\":0"); }), "}}");
+}
+
+std::string Bytes(size_t count) {  // size of the checked schema
+  std::string schema = "{\"anyOf\":[";
+  const std::string part = absl::StrCat("{\"const\":\"", std::string(9'985, 'x'), "\"},");
+  while (schema.size() + part.size() < count) schema += part;
+  const std::string end = "{\"const\":\"\"}]}";
+  schema += "{\"const\":\"";
+  schema += std::string(count - schema.size() - 4, 'y') + "\"}]}";
+  return schema;
+}
+
+void ExpectExact(const std::vector<Limit>& limits) {
   for (const Limit& limit : limits) {
     EXPECT_TRUE(CheckSchema(limit.most, false, NoError).ok())
         << limit.error << ": " << Checked(limit.most);
     EXPECT_THAT(Checked(limit.more), HasSubstr(limit.error));
     EXPECT_THAT(Checked(limit.more, true), HasSubstr(limit.error)) << "lenient";
   }
+}
+
+TEST(SchemaCheckTest, StructureLimitsAreExact) {
+  ExpectExact({
+      {Nested(64), Nested(65), "#: must be at most 64 levels deep"},
+      {Keys(1024), Keys(1025), "#: an object must have at most 1024 keys"},
+      {Properties(0, 1000), Properties(0, 1001), "must have at most 1000 names; got 1001"},
+      {Properties(400, 600), Properties(401, 600),
+       "#/properties: must have at most 1000 properties"},
+      {Properties(400, 9), Properties(401, 9),
+       "must have at most 400 optional properties; got 401"},
+      {Branches(256), Branches(257), "#/anyOf: must have at most 256 schemas; got 257"},
+      {Values(1000), Values(1001), "#/enum: must have at most 1000 values; got 1001"},
+      {ValueBytes(32768), ValueBytes(32769), "#/enum: must have at most 32768 bytes; got 32769"},
+  });
+}
+
+TEST(SchemaCheckTest, PatternAndNumberLimitsAreExact) {
+  ExpectExact({
+      {Pattern(std::string(512, 'a')), Pattern(std::string(513, 'a')),
+       "#/pattern: must have at most 512 bytes; got 513"},
+      {Pattern("a{1,1000}b{7}"), Pattern("b{7}a{1,1001}"),
+       "#/pattern: a repetition must be at most 1000; got 1001"},
+      {Patterns(64), Patterns(65), "#: must have at most 64 patterns; got 65"},
+      {PatternProperties(16), PatternProperties(17), "must have at most 16 patterns; got 17"},
+      {Nodes(5000), Nodes(5001), "#: must have at most 5000 schemas; got 5001"},
+      {Multiples({"10000", "0.25", "9975"}), Multiples({"10001"}),
+       "#/anyOf/0/multipleOf: must be at most 10000"},
+      {Multiples({"1e-7"}), Multiples({"10000", "0.26", "9975"}),
+       "all together must be at most 20000; got 20001"},
+      {Bytes(65536), Bytes(65537), "must have at most 65536 bytes without descriptions; got 65537"},
+      {R"({"maxItems":1e6})", R"({"maxItems":1000001})", "must be a whole number in [0, 1000000]"},
+      {R"({"minimum":1e308})", R"({"minimum":1e309})", "#: numbers must fit a double"},
+  });
+}
+
+TEST(SchemaCheckTest, DescriptionsCountOnlyForText) {
   EXPECT_THAT(Checked("{\"description\":\"" + std::string(1 << 20, 'x') + "\"}"),
               HasSubstr("must have at most 1048576 bytes"));
   EXPECT_EQ(Checked("{\"description\":\"" + std::string(100'000, 'x') + "\"}"), "{}");
 }
 
-TEST(SchemaCheck, WrongForm_IsRefusedWithItsPath) {
+TEST(SchemaCheckTest, MalformedSchemaIsRefusedWithPath) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"type": "objekt"})", "#/type: must be the name of a JSON type"},
       {R"({"type": []})", "#/type: must be the name of a JSON type"},
@@ -239,7 +264,7 @@ TEST(SchemaCheck, WrongForm_IsRefusedWithItsPath) {
   for (const auto& [schema, error] : cases) EXPECT_THAT(Checked(schema), HasSubstr(error));
 }
 
-TEST(SchemaCheck, FindError_DescendsToTheInnermost) {
+TEST(SchemaCheckTest, FindErrorReturnsInnermostPath) {
   const auto fails = [](const std::string& schema) {
     return schema.find("oneOf") == schema.npos ? std::string() : "no oneOf";
   };
