@@ -153,12 +153,13 @@ constexpr std::initializer_list<absl::string_view> kCounts = {
 constexpr std::initializer_list<absl::string_view> kBounds = {
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 
-// Returns the digits of a number without decimal point and exponent: 25 for 2.5. Returns UINT64_MAX
-// if there are too many digits.
+// Returns the digits of a number without decimal point and negative exponent: 25 for 2.5, 10
+// for 10.0. Returns UINT64_MAX if the number is too large or has too many digits.
 uint64_t Digits(const Json& number) {
   std::string text = number.dump();
+  if (absl::StrContains(text, "e+")) return UINT64_MAX;
   text = text.substr(0, text.find('e'));
-  if (absl::StrContains(text, '.')) text.erase(text.find_last_not_of("0.") + 1);
+  if (absl::StrContains(text, '.')) text.erase(text.find_last_not_of('0') + 1);
   text.erase(std::remove(text.begin(), text.end(), '.'), text.end());
   uint64_t digits = 0;
   return absl::SimpleAtoi(text, &digits) ? digits : UINT64_MAX;
