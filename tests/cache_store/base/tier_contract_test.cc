@@ -1,4 +1,5 @@
-// Runs the contract of tier.h against each tier; today that is the disk tier.
+// Tests the interface SliceTier (tier.h) with each implementation; today that is only the disk
+// tier.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,7 +22,7 @@ StoredSlice RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
   return {object, layer, view.bytes.size(), SliceDigest(view.bytes.data(), view.bytes.size())};
 }
 
-// A tier and its folder.
+// A tier under test and the folder of its data.
 struct Made {
   std::unique_ptr<TestFolder> folder;
   std::unique_ptr<SliceTier> tier;

@@ -1,5 +1,5 @@
-// CatalogKit: a catalog with artificial restore points: one object and one boundary per name, in
-// RAM.
+// CatalogKit: a catalog with artificial restore points in RAM; each has one object and one
+// boundary, and belongs to its own tenant.
 #ifndef HEARTH_TESTS_CACHE_STORE_CATALOG_CATALOG_KIT_H_
 #define HEARTH_TESTS_CACHE_STORE_CATALOG_CATALOG_KIT_H_
 
@@ -15,7 +15,7 @@
 namespace hearth {
 
 struct CatalogKit {
-  static constexpr uint64_t kBytes = 1000;  // size of an object
+  static constexpr uint64_t kBytes = 1000;  // bytes of each object
 
   explicit CatalogKit(const Evictor::Limits& limits, TenantQuotas quotas = {})
       : objects(std::move(quotas)),
@@ -25,7 +25,7 @@ struct CatalogKit {
         evictor(limits, &objects, &catalog) {}
   ~CatalogKit() { CheckCatalog(catalog, objects); }
 
-  // Returns an object that is in no tier, invisible, and held by the caller.
+  // Returns a new object that is in no tier, invisible, and held by the caller.
   StoredObject* NewObject(const std::string& name) {
     return objects.NewObject(objects.NextNumber(), Sha256(name), ObjectId{}, {1}, {0}, kBytes);
   }
@@ -40,7 +40,7 @@ struct CatalogKit {
     return objects.index().Ensure(objects.index().EnsureRoot(Sha256("root")), segment,
                                   {static_cast<uint32_t>(name[0])});
   }
-  // Adds a point in RAM that belongs to the tenant `name`. Returns null if there was no room.
+  // Adds a restore point in RAM, for the tenant `name`. Returns null if RAM has no space.
   RestorePointEntry* Add(const std::string& name) {
     if (!evictor.ReserveHost(kBytes, name)) return nullptr;
     evictor.UnreserveHost(kBytes);
@@ -58,7 +58,7 @@ struct CatalogKit {
   ObjectTable objects;
   Catalog catalog;
   Evictor evictor;
-  std::vector<std::string> removed;  // tenants of removed restore points
+  std::vector<std::string> removed;  // tenants of the removed restore points
   absl::Time now = absl::FromUnixSeconds(1700000000);
   std::shared_ptr<const KnownFingerprint> model = std::make_shared<KnownFingerprint>();
 };

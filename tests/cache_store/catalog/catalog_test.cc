@@ -1,4 +1,5 @@
-// Unit tests of the classes that a store's lock guards. The store's tests cover them together.
+// Unit tests of the classes that the store's lock guards. The tests of the store test these classes
+// together.
 #include "cache_store/catalog/catalog.h"
 
 #include <gmock/gmock.h>
@@ -122,7 +123,7 @@ TEST(RetentionFeedTest, LeastRecentUnpinnedPointIsOffered) {
   EXPECT_EQ(first(), nullptr);
 }
 
-// Adds a restore point of one chunk of 16 tokens in two groups, without a copy in RAM.
+// Adds a restore point of one chunk of 16 tokens, with two objects that are not in RAM.
 RestorePointEntry* AddTinyPoint(ObjectTable* objects, Catalog* catalog, uint32_t seed,
                                 const std::shared_ptr<const KnownFingerprint>& model) {
   std::vector<uint32_t> tokens(16, 7);
@@ -171,7 +172,7 @@ TEST(CatalogTest, TinyPointTakesUnderOneKilobyte) {
   EXPECT_GE(with_list, empty);
   EXPECT_GE(empty, before);
   EXPECT_LT(estimated, 1100) << "the formula counts hash tables as if they had just grown";
-  // Under a sanitizer, mallinfo2 returns 0.
+  // Sanitizers replace malloc; mallinfo2 then returns 0.
   if (measured > 0) {
     EXPECT_LT(measured, 1024);
     EXPECT_LE(measured, estimated);
@@ -213,7 +214,7 @@ TEST(EvictorTest, OldestRamCopyOnDiskIsDropped) {
     if (objects.size() < 4) kit.objects.SetOnDisk(objects.back());
   }
   kit.objects.NoteUse(objects[0]);
-  kit.objects.NoteUse(objects[3]);  // its only copy
+  kit.objects.NoteUse(objects[3]);  // this object is only in RAM
   kit.objects.Hold(objects[1]);
   ASSERT_TRUE(kit.evictor.ReserveHostByDemoting(kBytes));
   EXPECT_FALSE(objects[2]->in_host()) << "the first that nobody holds";
@@ -226,7 +227,7 @@ TEST(EvictorTest, OldestRamCopyOnDiskIsDropped) {
   kit.objects.Release(objects[1]);
 }
 
-// Even if the protected points exceed the limit.
+// Unpinned restore points are evicted even if the pinned ones alone exceed the limit.
 TEST(EvictorTest, LoweringDiskLimitEvictsUnpinnedPoints) {
   TenantQuotas quotas;
   quotas.by_tenant["kept"].floor_bytes = kBytes;

@@ -1,5 +1,5 @@
-// Backups contain everything acknowledged, damaged data is refused, and failures leave no partial
-// result.
+// Tests of backups: they contain all acknowledged data, damaged data is refused, and failures leave
+// no partial backup.
 #include "cache_store/disk/backup.h"
 
 #include <gmock/gmock.h>
@@ -34,8 +34,8 @@ class Backup : public ::testing::Test {
  protected:
   Backup() {
     KitModel geometry;
-    geometry.head_dim =
-        512;  // 64 KiB slices: prompts of 200 tokens become tables, prompts of 33 do not
+    // slices of 64 KiB: prompts of 200 tokens are written as tables, prompts of 33 tokens are not
+    geometry.head_dim = 512;
     geometry.layer_types = "llg";
     model_ = geometry.Make();
   }
@@ -55,7 +55,8 @@ class Backup : public ::testing::Test {
       ASSERT_TRUE(KitPublish(store, model_, Prompt(seed), {16, Boundary(seed)}).ok());
     }
   }
-  // Expects exact bytes, or misses if !holds.
+  // Expects that the folder's store returns exact bytes for these prompts or, if !holds, that all
+  // are misses.
   void ExpectHolds(const std::string& dir, uint64_t first, uint64_t last, bool holds = true) {
     const auto store = Open(dir);
     for (uint64_t seed = first; seed <= last; ++seed) {
@@ -214,7 +215,7 @@ TEST_F(Backup, BackupAcceptsRelativePath) {
 
 TEST_F(Backup, InterruptedBackupIsReplaced) {
   Publish(Open(At("data")).get(), 1, 4);
-  // As left by a process that died while copying: files, but no list of them.
+  // Make the folder look as if a process died while copying: it has files, but no list of files.
   ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
   fs::rename(At("backup/meta/1"), At("backup/meta/1.tmp"));
   const absl::Status none = RestoreDataDir(At("backup"), At("again")).status();
@@ -225,8 +226,8 @@ TEST_F(Backup, InterruptedBackupIsReplaced) {
   ExpectHolds(At("again"), 1, 4);
 }
 
-// Damage in a log loses all later records, and a start tolerates that after a reboot; a backup must
-// not.
+// Damage in a log loses all later records. A start tolerates that after a reboot, but a backup must
+// refuse it.
 TEST_F(Backup, CorruptLogIsNotBackedUp) {
   Publish(Open(At("data")).get(), 1, 8);
   for (const auto& entry : fs::directory_iterator(At("data/db"))) {
@@ -249,7 +250,7 @@ TEST_F(Backup, CorruptLogIsNotBackedUp) {
   }
 }
 
-// Refused, because a new backup could displace older backups that still have the lost entries.
+// The backup is refused, because it could displace older backups that still have the lost entries.
 TEST_F(Backup, DamageFoundAtStartRefusesBackup) {
   Publish(Open(At("data")).get(), 1, 8);
   FlipABitOf(At("data/db/CURRENT"));

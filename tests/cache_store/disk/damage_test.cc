@@ -1,5 +1,5 @@
-// Damaged, cut or missing files of a data folder: repairs, losses and reports of the store. Single
-// bit flips: flip_test.cc.
+// Damaged, truncated or missing files in a data folder: what the store repairs, loses and reports.
+// flip_test.cc tests flips of single bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/sst_file_reader.h>
@@ -34,14 +34,14 @@ class Damage : public SteppedStoreFixture, public ::testing::Test {
   absl::StatusOr<uint32_t> Fetch(uint64_t seed, bool is_large = false) {
     return KitFetch(store_.get(), is_large ? large_ : model_, Prompt(seed));
   }
-  // Writes the log's contents into tables.
+  // Flushes the log into tables.
   void Flush() {
     store_.reset();
     std::unique_ptr<Database> db;
     ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
     ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
   }
-  // Returns the tables of one family, newest last.
+  // Returns the table files of one column family, newest last.
   std::vector<fs::path> TablesOf(const std::string& family) {
     std::unique_ptr<Database> db;
     EXPECT_TRUE(Database::Open(folder_.path(), Database::Mode::kLook, &db).ok());
@@ -89,7 +89,7 @@ TEST_F(Damage, RocksDbWritesNoInfoLog) {
   EXPECT_EQ(Only("LOG"), fs::path());
 }
 
-// RocksDB asserts that the header of a block is plausible.
+// RocksDB asserts that a block's header is plausible, so the store must check it first.
 TEST_F(Damage, DamagedBlockHeaderIsDataLoss) {
   Open();
   for (uint64_t seed = 1; seed <= 4; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
@@ -112,7 +112,7 @@ TEST_F(Damage, DamagedBlockHeaderIsDataLoss) {
   EXPECT_THAT(lines_, Contains(HasSubstr("quarantined")));
 }
 
-// RocksDB parses a table's properties before it verifies them.
+// RocksDB parses a table's properties before it verifies them, so the store must check them first.
 TEST_F(Damage, DamagedTableFooterIsAnError) {
   Open();
   ASSERT_TRUE(Publish(1, true).ok());
@@ -135,7 +135,7 @@ TEST_F(Damage, DamagedTableFooterIsAnError) {
 }
 
 // RocksDB does not verify the block of a large slice, so the store checks all bytes around the
-// slice.
+// slice itself.
 TEST_F(Damage, BitFlipNeverYieldsWrongSlice) {
   Open();
   ASSERT_TRUE(Publish(1, true).ok());
@@ -190,8 +190,8 @@ TEST_F(Damage, LostTableCostsOnlyItsObjects) {
   EXPECT_EQ(Fetch(1, true).value(), 64u);
 }
 
-// Without the objects family, no entry can be found; without the meta family, the writer's version
-// is unknown.
+// Without the column family `objects`, no entry can be found. Without `meta`, the version of the
+// writer is unknown.
 TEST_F(Damage, LostRecordTableStartsNewDatabase) {
   for (const char* family : {"objects", "meta"}) {
     SCOPED_TRACE(family);
@@ -238,7 +238,8 @@ TEST_F(Damage, MovedDamagedDatabaseIsDeletedLater) {
   EXPECT_EQ(Aside().size(), 0u);
 }
 
-// The child that repairs a database returns to an older state, which must not undo a drop.
+// The child process that repairs a database returns to an older state. This must not revive dropped
+// restore points.
 TEST_F(Damage, RepairDoesNotReviveDroppedPoints) {
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
@@ -248,7 +249,7 @@ TEST_F(Damage, RepairDoesNotReviveDroppedPoints) {
   ASSERT_TRUE(store_->Drop(id, "default", true).ok());
   const auto left = store_->List("default");
   store_.reset();
-  // The end of the manifest records the drop's flush.
+  // The end of RocksDB's manifest has the flush of the drop, so truncating it loses the flush.
   const fs::path manifest = Only("MANIFEST-");
   for (uint64_t bytes = fs::file_size(manifest) - 1; bytes > 40; bytes -= 40) {
     fs::resize_file(manifest, bytes);
@@ -310,7 +311,7 @@ TEST_F(Damage, DamagedDatabaseManifestReportsLosses) {
   EXPECT_EQ(Fetch(seed - 4, true).value(), 64u) << "only CURRENT was gone";
 }
 
-// Best-efforts recovery ignores the logs; the next opening replays them.
+// Best-efforts recovery ignores the logs, but the next opening replays them.
 TEST_F(Damage, BestEffortsRecoveryReplaysLog) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
@@ -335,7 +336,8 @@ TEST_F(Damage, FailedCompactionAllowsWrites) {
   ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
   const rocksdb::CompactRangeOptions all;
   const rocksdb::Status met = (*db)->CompactRange(all, db->family(kObjects), nullptr, nullptr);
-  // A single table is moved without being read. With another table above it, it is read and merged.
+  // Write a second table: RocksDB moves a single table without reading it, but reads and merges
+  // two.
   ASSERT_TRUE((*db)->Put({}, db->family(kObjects), "zzzzzzzz", "x").ok());
   ASSERT_TRUE((*db)->Put({}, db->family(kObjects), "a", "x").ok());
   ASSERT_TRUE((*db)->Flush({}, db->family(kObjects)).ok());
@@ -346,7 +348,7 @@ TEST_F(Damage, FailedCompactionAllowsWrites) {
   EXPECT_TRUE((*db)->Put({}, db->family(kObjects), "b", "x").ok());
 }
 
-// Every flush adds a table that no compaction takes.
+// Each flush adds a table, because all compactions fail.
 TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
@@ -362,8 +364,8 @@ TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
   }
 }
 
-// A database with a smaller drop number than expected is from before a drop; a database with a
-// damaged drop number is not.
+// A database with a smaller drop number than the saved one is from before a drop, and must be
+// discarded. A damaged drop number is no reason to discard it.
 TEST_F(Damage, DamagedDropNumberDoesNotDiscardDatabase) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) ASSERT_TRUE(Publish(seed).ok());

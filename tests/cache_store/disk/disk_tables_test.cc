@@ -1,5 +1,5 @@
-// Tables of slices on disk: they exist completely or not at all, and are deleted only if no slice
-// in them is live.
+// Table files of slices: a table exists completely or not at all, and is deleted only if no slice
+// in it is live.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/sst_file_reader.h>
@@ -25,7 +25,7 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kSliceBytes = size_t{1} << 20;  // one slice is enough for a table
+constexpr size_t kSliceBytes = size_t{1} << 20;  // one slice is large enough for a table
 
 class DiskTables : public ::testing::Test {
  protected:
@@ -41,7 +41,7 @@ class DiskTables : public ::testing::Test {
     return CopySlice(bytes);
   }
   static StoredSlice Ref(uint64_t object) { return {object, 0, kSliceBytes, 0, true}; }
-  // Writes one table with a slice of each object.
+  // Writes one table with one slice for each object.
   void WriteTable(const std::vector<uint64_t>& objects) {
     std::vector<SliceWrite> slices;
     for (const uint64_t object : objects) {
@@ -60,7 +60,8 @@ class DiskTables : public ::testing::Test {
     return true;
   }
 
-  // RocksDB deletes a dead file on its own thread, once the last job that started earlier is done.
+  // Waits until the tables take less than `most` bytes. RocksDB deletes unused files on its own
+  // thread, after all jobs that started before.
   void AwaitTablesBelow(uint64_t most) {
     const absl::Time limit = absl::Now() + absl::Minutes(1);
     uint64_t bytes = most;
@@ -83,7 +84,7 @@ class DiskTables : public ::testing::Test {
 
 TEST_F(DiskTables, TablesSurviveReopening) {
   Open();
-  WriteTable({3, 1, 2});  // order does not matter
+  WriteTable({3, 1, 2});  // the order of the objects does not matter
   for (int opened = 0; opened < 2; ++opened) {
     for (const uint64_t object : {1, 2, 3}) EXPECT_TRUE(Holds(object));
     EXPECT_FALSE(Holds(4));
@@ -91,8 +92,8 @@ TEST_F(DiskTables, TablesSurviveReopening) {
   }
 }
 
-// After a start with a lost table, RocksDB runs with fewer checks and does not report a failed
-// flush as a database error; a caller must not wait for that flush forever.
+// After a start with a missing table, RocksDB runs with fewer checks and does not report a failed
+// flush as an error of the database. A caller must not wait for this flush forever.
 TEST_F(DiskTables, FailedFlushReturnsAfterLostTable) {
   for (const DiskFault fault : {DiskFault::kFlippedBit, DiskFault::kFailedRead}) {
     tier_.reset();
@@ -121,7 +122,7 @@ TEST_F(DiskTables, FailedFlushReturnsAfterLostTable) {
   tier_.reset();
 }
 
-// A failed start is retried; the database is only set aside if it is damaged.
+// After a read error the start is tried again. The database is moved aside only if it is damaged.
 TEST_F(DiskTables, ReadErrorAtStartLosesNoTable) {
   Open();
   WriteTable({1, 2});
@@ -206,7 +207,8 @@ TEST_F(DiskTables, StartRemovesHalfWrittenTables) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path() + "/tables.tmp"));
 }
 
-// One sync for the table, one for its name, and one for RocksDB's manifest before and after.
+// Expects four syncs: of the table, of its file name, and of RocksDB's manifest before and after
+// the link.
 TEST_F(DiskTables, TableWriteNeedsFourSyncs) {
   Open();
   WriteTable({1});
@@ -228,7 +230,7 @@ TEST_F(DiskTables, TablesSurviveMachineCrash) {
   }
 }
 
-// RocksDB asserts that it can read the ends of a table to link.
+// RocksDB asserts that the first and last block of a new table can be read.
 TEST_F(DiskTables, WriteFailsIfTableCannotBeRead) {
   for (const DiskFault fault : {DiskFault::kFailedRead, DiskFault::kFlippedBit}) {
     for (int nth = 1; nth <= 8; ++nth) {
@@ -239,7 +241,7 @@ TEST_F(DiskTables, WriteFailsIfTableCannotBeRead) {
       const SliceWrite slices[] = {{Ref(object), Bytes(object)}};
       disk_.Arm(fault, nth);
       const absl::Status written = tier_->WriteAll(slices);
-      disk_.Arm(fault, 1 << 20);  // no more
+      disk_.Arm(fault, 1 << 20);  // no further fault
       EXPECT_TRUE(!written.ok() || Holds(object)) << nth;
       Open();
       EXPECT_TRUE(!written.ok() || Holds(object)) << nth;
@@ -248,12 +250,13 @@ TEST_F(DiskTables, WriteFailsIfTableCannotBeRead) {
   EXPECT_GT(disk_.struck(), 4);
 }
 
-// The layout of a block of records is not covered by the records' checksums; RocksDB asserts it.
+// The checksums of records do not cover the layout of their block, on which RocksDB asserts.
 TEST_F(DiskTables, DamagedBlockIsDataLoss) {
   Open();
   const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
   ASSERT_TRUE(tier_->WriteObject(record).ok());
-  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
+  // moves the records from the log into a block
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
   const std::string bytes = SerializeObject(record);
   int rotten = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
@@ -262,7 +265,7 @@ TEST_F(DiskTables, DamagedBlockIsDataLoss) {
     const std::string content((std::istreambuf_iterator<char>(file)), {});
     const size_t begin = content.find(bytes);
     if (begin == std::string::npos) continue;
-    const size_t end = begin + bytes.size() + 8;  // and the offsets of its entries
+    const size_t end = begin + bytes.size() + 8;  // includes the offsets of the block's entries
     for (size_t at = 0; at < end; ++at, ++rotten) {
       const auto put = [&](char byte) { file.seekp(static_cast<std::streamoff>(at)).put(byte); };
       put(static_cast<char>(content[at] ^ 0x40));
@@ -278,7 +281,8 @@ TEST_F(DiskTables, DamagedBlockIsDataLoss) {
 
 TEST_F(DiskTables, SliceDamageIsDataLoss) {
   Open();
-  const std::vector<std::byte> small(16), large(8192);  // one in the block, one in a blob file
+  // one value in the block, one in a blob file
+  const std::vector<std::byte> small(16), large(8192);
   const StoredSlice refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
   ASSERT_TRUE(tier_->WriteAll({{refs[0], CopySlice(small)}}).ok());
   ASSERT_TRUE(tier_->WriteAll({{refs[1], CopySlice(large)}}).ok());
@@ -314,7 +318,7 @@ TEST_F(DiskTables, ReclaimSucceedsAfterFailedReclaim) {
     ASSERT_TRUE(tier_->EraseObjects({{object}}).ok());
     disk_.Arm(DiskFault::kFailedWrite, nth);
     tier_->ReclaimSpace(uint64_t{1} << 40).IgnoreError();
-    disk_.Arm(DiskFault::kFailedWrite, 1 << 20);  // no more
+    disk_.Arm(DiskFault::kFailedWrite, 1 << 20);  // no further fault
     EXPECT_TRUE(tier_->SetPinned(object, true).ok() || tier_->SetPinned(object, true).ok()) << nth;
     const absl::Status reclaimed = tier_->ReclaimSpace(uint64_t{1} << 40);
     EXPECT_TRUE(reclaimed.ok()) << nth << ": " << reclaimed;
@@ -323,8 +327,8 @@ TEST_F(DiskTables, ReclaimSucceedsAfterFailedReclaim) {
   EXPECT_GT(disk_.struck(), 2);
 }
 
-// If a compaction starts a table but writes no entry into it, RocksDB reads the first key, and
-// asserts that it exists even if the table could not be written.
+// If a compaction starts a table but writes no entry into it, RocksDB reads the first key of the
+// table, and asserts that it exists, even if the table could not be written.
 TEST_F(DiskTables, FailedReclaimDoesNotReviveObjects) {
   int failed = 0;
   for (int nth = 4; nth <= 30; ++nth) {
@@ -345,7 +349,8 @@ TEST_F(DiskTables, FailedReclaimDoesNotReviveObjects) {
     disk_.Disarm();
     for (const uint64_t object : all) EXPECT_FALSE(Holds(object)) << nth;
   }
-  // RocksDB decides which writes belong to the reclaim and which to its own jobs.
+  // The number of faults varies: RocksDB decides which writes belong to the reclaim and which to
+  // its own jobs.
   EXPECT_GT(disk_.struck(), 4);
   EXPECT_GT(failed, 0);
 }
@@ -356,7 +361,8 @@ TEST_F(DiskTables, SliceIsReadableAfterDatabaseCloses) {
   const std::vector<std::byte> small(8192, std::byte{2});
   const StoredSlice of_small{2, 0, small.size(), 0};
   ASSERT_TRUE(tier_->WriteAll({{of_small, CopySlice(small)}}).ok());
-  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
+  // moves the records from the log into a block
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
   const SliceView large_view = **tier_->Read(Ref(1)), small_view = **tier_->Read(of_small);
   tier_.reset();
   EXPECT_EQ(large_view.bytes, Bytes(1).bytes);
@@ -366,7 +372,7 @@ TEST_F(DiskTables, SliceIsReadableAfterDatabaseCloses) {
 TEST_F(DiskTables, EraseSucceedsDespiteReadError) {
   Open();
   WriteTable({1, 2});
-  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // flushes the records
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // flushes the records to a table
   Open();
   const int struck = disk_.struck();
   disk_.Arm(DiskFault::kFailedRead, 1);
@@ -388,7 +394,7 @@ TEST_F(DiskTables, TableWritesWorkWithoutDirectIo) {
   EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
 }
 
-// The object numbers of the lost table lie around an object of another table, and reads of the
+// The lost table has object numbers below and above an object of another table, and reads of this
 // other table fail.
 TEST_F(DiskTables, LostTableCostsNoOtherTable) {
   Open();
@@ -401,7 +407,8 @@ TEST_F(DiskTables, LostTableCostsNoOtherTable) {
     if (is_table && (first.empty() || file.path() < first)) first = file.path();
   }
   std::filesystem::remove(first);
-  // Opens a copy of the folder on a disk whose first `sound` reads are right.
+  // Opens a copy of the folder on a disk whose first `sound` reads are correct and whose later
+  // reads have faults.
   const auto open = [&](DiskFault fault, int sound) {
     const TestFolder copy;
     std::filesystem::copy(folder_.path(), copy.path(), std::filesystem::copy_options::recursive);
@@ -425,7 +432,7 @@ TEST_F(DiskTables, LostTableCostsNoOtherTable) {
     constexpr int kMany = 100000;
     open(fault, kMany);
     const int reads = kMany - disk_.spared_reads();
-    for (int last = 1; last <= 12; ++last) {  // wrong reads
+    for (int last = 1; last <= 12; ++last) {  // number of wrong reads
       const int struck = disk_.struck();
       open(fault, reads - last);
       EXPECT_GT(disk_.struck(), struck) << last;
@@ -434,13 +441,13 @@ TEST_F(DiskTables, LostTableCostsNoOtherTable) {
   disk_.SpareReads(0);
 }
 
-// On a full disk, the last room is reserved for erases until a reclaim. A damaged block of records
-// must not block writes forever.
+// A full disk keeps its last space for erases until a reclaim frees space. A damaged block of
+// records must not block writes forever.
 TEST_F(DiskTables, DamagedRecordDoesNotStopWrites) {
   Open();
   WriteTable({1});
   WriteTable({2});
-  ASSERT_TRUE(tier_->SettleErases().ok());  // flushes
+  ASSERT_TRUE(tier_->SettleErases().ok());  // flushes the erases
   const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, true};
   ASSERT_EQ(FlipBitsOnDisk(folder_, SerializeObject(record)), 1);
   tier_->ReleaseReserve();

@@ -1,5 +1,5 @@
-// A disk that fails temporarily: once it works again, acknowledged points are served and publishes
-// succeed, without a restart.
+// A disk that fails temporarily: when it works again, acknowledged restore points are served and
+// publishes succeed, without a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ struct Failing {
   const char* name;
   DiskFault fault;
   int per_mille;
-  uint32_t head_dim;  // 1,024: slices in tables; 2: in the log
+  uint32_t head_dim;  // 1,024: slices are written as tables; 2: through the log
 };
 constexpr Failing kFailing[] = {
     {"FolderSyncsOfTables", DiskFault::kFailedFolderSync, 1000, 1024},
@@ -48,7 +48,7 @@ class FailingDisk : public FaultyDiskFixture, public ::testing::TestWithParam<Fa
     geometry.head_dim = GetParam().head_dim;
     model_ = geometry.Make();
   }
-  // Publishes and remembers acknowledged points.
+  // Publishes a prompt, and remembers it if it was acknowledged.
   absl::Status Publish(Durability durability) {
     const uint64_t seed = ++seed_;
     absl::Status status = FaultyDiskFixture::Publish(seed, durability);
@@ -72,7 +72,8 @@ TEST_P(FailingDisk, RecoveredDiskServesAcknowledgedPoints) {
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(Publish(i % 2 == 0 ? Durability::kDisk : Durability::kSync).ok());
   }
-  // A drop is flushed, so the points are then read from files, not from memory.
+  // Drop a prompt: the drop causes a flush, so the restore points are then read from files, not
+  // from memory.
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1000), {32}).ok());
   for (const RestorePoint& point : store_->List("default")) {
     if (point.tokens != 32) continue;
@@ -103,10 +104,10 @@ TEST_P(FailingDisk, RecoveredDiskServesAcknowledgedPoints) {
   ExpectAllThere();
 }
 
-// Tests of points in the log.
+// Fixture of tests in which slices are written through the log.
 class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
  protected:
-  // Closes the store, and verifies and backs up its folder.
+  // Closes the store, and expects that its folder can be verified and backed up.
   void ExpectWholeFolder() {
     store_.reset();
     const VerifyReport verified = VerifyDataDir(folder_.path()).value();
@@ -117,7 +118,7 @@ class FailedWrites : public FaultyDiskFixture, public ::testing::Test {
   }
 };
 
-// A write that fails halfway leaves part of a record in the log, and RocksDB writes the next
+// A write that fails halfway leaves a part of a record in the log, and RocksDB writes the next
 // records after it.
 TEST_F(FailedWrites, TornLogAfterWriteErrorIsNotDamage) {
   std::vector<uint64_t> acknowledged;
@@ -142,7 +143,7 @@ TEST_F(FailedWrites, TornLogAfterWriteErrorIsNotDamage) {
   for (const uint64_t seed : acknowledged) EXPECT_EQ(Fetch(seed), 64u) << seed;
 }
 
-// A kill -9 during a write leaves half a record.
+// A kill -9 during a write leaves a part of a record at the end of the log.
 TEST_F(FailedWrites, UnfinishedLogRecordIsNotDamage) {
   for (const uint64_t seed : {1, 2}) {
     Open();
@@ -150,7 +151,7 @@ TEST_F(FailedWrites, UnfinishedLogRecordIsNotDamage) {
     store_.reset();
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
       if (entry.path().extension() != ".log") continue;
-      // A record that claims 1,000 bytes but is cut after 100.
+      // Append a record whose header says 1,000 bytes, but only 100 bytes of it.
       std::ofstream(entry.path(), std::ios::app | std::ios::binary)
           << std::string("sums\xE8\x03\x01", 7) << std::string(100, 'x');
     }
@@ -161,7 +162,7 @@ TEST_F(FailedWrites, UnfinishedLogRecordIsNotDamage) {
   for (const uint64_t seed : {1, 2}) EXPECT_EQ(Fetch(seed), 64u);
 }
 
-// A start detects losses by comparing with this count.
+// A start compares the restore points that it finds with this count to notice losses.
 TEST(PointCountTest, RepeatedWritesCountOnce) {
   const TestFolder folder;
   FaultyDisk disk;
@@ -187,7 +188,7 @@ TEST(PointCountTest, RepeatedWritesCountOnce) {
   disk.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(tier->EraseManifests({{3}}).ok());
   EXPECT_EQ(counted(), 1u);
-  // Counts as one point, whichever of its two manifests survives a crash.
+  // A restore point with two manifests counts once, whichever manifest survives a crash.
   ASSERT_TRUE(commit(5, /*replaced=*/3).ok());
   EXPECT_EQ(counted(), 1u);
   ASSERT_TRUE(tier->EraseManifests({{3}}).ok());
@@ -227,7 +228,7 @@ TEST_F(DamagedInUse, RestartRepairsDatabaseDamagedInUse) {
 TEST_F(DamagedInUse, ScrubRewritesLostLogRecords) {
   Open(4 << 20);
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
-  // Step until the next pass is days away.
+  // Run steps of the scrub until the next pass is days away.
   absl::Duration pause;
   while (pause < absl::Hours(1)) clock_.Advance(pause = stepped()->ScrubStep());
   clock_.Advance(-pause);
@@ -238,7 +239,7 @@ TEST_F(DamagedInUse, ScrubRewritesLostLogRecords) {
   }
   disk_.Arm(DiskFault::kFailedWrite, 1);
   EXPECT_FALSE(Publish(4).ok());
-  // The damage may be a misread, so it is read again before it counts.
+  // The first publish may fail: the damage may be a misread, so it is read again before it counts.
   absl::Status taken = Publish(4);
   for (int i = 0; i < 2 && absl::IsDataLoss(taken); ++i) taken = Publish(4);
   EXPECT_TRUE(taken.ok()) << taken;

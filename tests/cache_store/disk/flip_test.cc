@@ -1,9 +1,10 @@
-// One flipped bit anywhere in a data folder, or one file cut, emptied or removed: the store starts,
-// serves no wrong byte, and reports its losses in a counter, a warning and Explain.
+// One flipped bit anywhere in a data folder, or one file that is truncated, emptied or removed: the
+// store starts, serves no wrong byte, and reports its losses in a counter, a warning and Explain.
 //
-// Each damage is applied to a fresh copy of one folder, in a child process. If the child dies, the
-// test fails and the next child continues after that damage. Flips are seeded; HEARTH_FLIPS=N makes
-// N flips, HEARTH_FLIPS_FIRST=N sets the number of the first. The number of lost points is printed.
+// Each damage is applied to a new copy of one folder, in a child process. If the child dies, the
+// test fails, and the next child continues after this damage. Flips are chosen by a seed;
+// HEARTH_FLIPS=N makes N flips, HEARTH_FLIPS_FIRST=N sets the number of the first. The test prints
+// the number of lost restore points.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -47,7 +48,8 @@ struct StoredPoint {
   KitPrompt prompt;
 };
 
-// Points with slices in the family of small slices, and in their own tables.
+// Returns restore points of two kinds: with slices in the column family of small slices, and with
+// slices in tables of their own.
 std::vector<StoredPoint> PointsOf(uint64_t first_seed) {
   std::vector<StoredPoint> points;
   for (const auto& [head_dim, count] : std::map<uint32_t, int>{{2, 6}, {64, 3}, {512, 2}}) {
@@ -65,7 +67,7 @@ class Flips {
  public:
   explicit Flips(const TestFolder& folder) : folder_(folder) {}
 
-  // Creates points in tables, then points in the log.
+  // Creates the folder: restore points in tables, then restore points in the log.
   void MakeFolder() {
     for (const uint64_t first_seed : {1, 100}) {
       {
@@ -83,7 +85,7 @@ class Flips {
     }
   }
 
-  // Damages a folder; returns a description of the damage.
+  // Function that damages a folder and returns a description of the damage.
   using Damage = std::function<std::string(const std::string& folder)>;
   std::string Try(const Damage& damage, bool with_backup, std::string* what) {
     wrong_.str("");
@@ -99,7 +101,7 @@ class Flips {
     Check();
     return wrong_.str();
   }
-  size_t lost() const { return lost_; }  // points lost by the last damage
+  size_t lost() const { return lost_; }  // number of restore points that the last damage cost
 
  private:
   std::string Base() const { return folder_.File("base"); }
@@ -151,7 +153,7 @@ class Flips {
     }
   }
 
-  // Returns whether the fetch gives the exact bytes of all tokens.
+  // Returns whether a fetch of the restore point gives exact bytes for all its tokens.
   bool Fetches(TieredStore* store, const StoredPoint& point) {
     const absl::StatusOr<uint32_t> usable = KitFetch(store, point.model, point.prompt);
     if (absl::IsInternal(usable.status())) wrong_ << "WRONG BYTES: " << usable.status() << "\n";
@@ -191,7 +193,7 @@ class Flips {
   size_t lost_ = 0;
 };
 
-// Returns the database's files in a fixed order.
+// Returns the files of the database in a fixed order.
 std::vector<fs::path> FilesOf(const std::string& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder + "/db")) {
@@ -201,8 +203,8 @@ std::vector<fs::path> FilesOf(const std::string& folder) {
   return files;
 }
 
-// Flips one bit of one file; half of the flips hit the end, which holds the most important data of
-// tables and manifests.
+// Flips one bit of one file. Half of the flips are near the end of the file, where tables and
+// manifests have their most important data.
 std::string Flip(const std::string& folder, uint64_t flip) {
   std::mt19937_64 random(flip);
   const std::vector<fs::path> files = FilesOf(folder);
@@ -221,7 +223,8 @@ std::string Flip(const std::string& folder, uint64_t flip) {
   return absl::StrCat(path.filename().string(), ", byte ", at, " of ", size, ", bit ", bit);
 }
 
-// Applies damage number `hit`, three per file. Returns "" if there are no more.
+// Applies damage number `hit` (three for each file: truncated, empty, removed). Returns "" if there
+// are no more.
 std::string CutEmptyOrRemove(const std::string& folder, uint64_t hit) {
   std::vector<fs::path> files = FilesOf(folder);
   files.emplace_back(folder + "/points");
@@ -237,14 +240,14 @@ std::string CutEmptyOrRemove(const std::string& folder, uint64_t hit) {
 class DamageAtRest : public ::testing::Test {
  protected:
   DamageAtRest() {
-    // Use a folder in memory if there is one, as there are hundreds of copies and syncs.
+    // Use a folder in memory if possible, because the test makes hundreds of copies and syncs.
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
     folder_ = std::make_unique<TestFolder>();
     EXPECT_EQ(RunInChild([&] { Flips(*folder_).MakeFolder(); }), 0);
   }
 
-  // Applies damages `first` to `end` - 1, or until `damage` returns "". Returns a map: number of
-  // lost points -> number of damages with this loss.
+  // Applies the damages with numbers from `first` to `end` - 1, or until `damage` returns "".
+  // Returns a map from the number of lost restore points to the number of damages with this loss.
   using Numbered = std::function<std::string(const std::string& folder, uint64_t number)>;
   std::map<size_t, int> TryAll(uint64_t first, uint64_t end, const Numbered& damage) {
     for (uint64_t next = first; next < end;) {
@@ -264,7 +267,7 @@ class DamageAtRest : public ::testing::Test {
     return costs;
   }
 
-  // Twice the points of PointsOf: half in tables, half in the log.
+  // Two calls of PointsOf: half of the restore points are in tables, half in the log.
   static constexpr size_t kPoints = 22;
 
  private:

@@ -1,5 +1,5 @@
-// A disk that fills up or fails: stored points are served, new points are refused, and once there
-// is room again publishes succeed, without a restart.
+// A disk that becomes full or fails: stored restore points are served and new ones are refused.
+// When the disk has space again, publishes succeed without a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class FullDisk : public FaultyDiskFixture, public ::testing::TestWithParam<uint3
     geometry.head_dim = GetParam();
     model_ = geometry.Make();
   }
-  // Drops the point of this many tokens.
+  // Drops the restore point with this number of tokens.
   absl::Status Drop(uint32_t tokens) {
     for (const RestorePoint& point : store_->List("default")) {
       if (point.tokens == tokens) return store_->Drop(point.id, "default", true).status();
@@ -81,7 +81,7 @@ TEST_P(FullDisk, PublishSucceedsAfterFailedWrite) {
   }
 }
 
-// A machine crash loses everything that was not synced.
+// The crash of the machine loses all data that was not synced.
 TEST_P(FullDisk, ReserveFileSurvivesMachineCrash) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
@@ -118,8 +118,8 @@ TEST_P(FullDisk, UsedReserveFileIsCreatedAgain) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
-// On a nearly full disk, the reserve neither takes room from small writes, nor do small writes
-// delay its restoration.
+// On a nearly full disk, the reserve file does not take the space of small writes, and small writes
+// do not prevent that it is created later.
 TEST_P(FullDisk, ReserveFileWaitsForAmpleFreeSpace) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
@@ -148,7 +148,7 @@ TEST_P(FullDisk, ReserveFileIsSyncedAfterFailedSync) {
     store_.reset();
     disk_.SetRoom(0);
     disk_.Arm(DiskFault::kFailedSync,
-              nth);  // of the file, of its folder, or at the end of the start
+              nth);  // the nth sync fails: of the file, of its folder, or at the end of the start
     const bool opened = TryOpen().ok();
     disk_.Disarm();
     if (!opened) Open();
@@ -162,7 +162,7 @@ TEST_P(FullDisk, ReserveFileIsSyncedAfterFailedSync) {
   }
 }
 
-// After the erase of the manifest failed, its objects must not be erased before it.
+// If erasing a manifest fails, the manifest's objects must not be erased.
 TEST_P(FullDisk, ManifestsAreErasedBeforeTheirObjects) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
@@ -213,7 +213,7 @@ TEST_P(FullDisk, FailedPinLeavesPointUnpinned) {
   EXPECT_FALSE(told) << "whoever follows the events believes that it is pinned";
 }
 
-// There is room for a moment: the database is closed, and then cannot be opened.
+// The disk has space for a moment: the database is closed, and then cannot be opened.
 TEST_P(FullDisk, ReadsContinueAfterFailedReopen) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
@@ -239,7 +239,7 @@ TEST_P(FullDisk, ReadsContinueAfterFailedReopen) {
   EXPECT_EQ(Counted("quarantined_objects"), 0u);
 }
 
-// Other programs also took the room reserved for a start.
+// Other programs also took the space that was reserved for a start.
 TEST_P(FullDisk, StartOnFullDiskServesReads) {
   Open();
   for (const uint64_t seed : {1, 2, 3}) ASSERT_TRUE(Publish(seed).ok());
@@ -258,7 +258,7 @@ TEST_P(FullDisk, StartOnFullDiskServesReads) {
   EXPECT_EQ(Counted("recovery_damage"), 0u);
 }
 
-// Small slices go through the log, large slices become tables.
+// Values of head_dim: with 2, slices go through the log; with 1024, they are written as tables.
 INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
                          [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });
 

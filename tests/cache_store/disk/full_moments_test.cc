@@ -1,8 +1,8 @@
-// A disk that fills up at a random moment: stored points are served, new points are refused with
-// the reason, a start on the full disk works, and once there is room again publishes succeed
-// without any other action. Runs on an injected disk, and on real small file systems if the test
-// may mount them. Seeded; HEARTH_FULL_MOMENTS=N tries N moments on the injected disk and N / 6 on
-// each file system.
+// A disk that becomes full at a random moment: stored restore points are served, new ones are
+// refused with the reason, a start on the full disk works, and when there is space again, publishes
+// succeed without any other action. Runs on a simulated disk and, if the test may mount them, on
+// real small file systems. Moments are chosen by a seed; HEARTH_FULL_MOMENTS=N tries N moments on
+// the simulated disk, and N / 6 on each file system.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,13 +43,13 @@ class Moment {
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(Publish().ok());
     disk_->SetRoom(random_() % (12 * kMiB) * (random_() % 4));
     int refused = 0;
-    // About 60 MiB per 120 publishes; a file system may absorb part of that without allocating
-    // blocks.
+    // Publish until publishes are refused: about 60 MiB in 120 publishes, of which a file system
+    // may absorb a part without allocating blocks.
     for (int i = 0; i < 1000 && refused < 3; ++i) refused += Refuses() ? 1 : 0;
     ASSERT_EQ(refused, 3) << "it was never full";
     CheckServes("while full");
     if (random_() % 2 == 0) {
-      // Restart on the full disk.
+      // Restart the store on the full disk.
       if (random_() % 2 == 0) disk_->Kill();
       store_.reset();
       disk_->Restart();
@@ -87,7 +87,8 @@ class Moment {
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);
   }
-  // Small slices go through the log, large slices become tables.
+  // Publishes a prompt of one of two models: small slices go through the log, large slices become
+  // tables.
   absl::Status Publish() {
     const size_t model = random_() % models_.size();
     const KitPrompt prompt{KitTokens(++seed_, 65), {}};
@@ -118,7 +119,7 @@ class Moment {
   std::mt19937_64 random_;
   std::vector<Fingerprint> models_;
   uint64_t seed_ = 0;
-  std::vector<std::pair<size_t, uint64_t>> promised_;  // model, seed
+  std::vector<std::pair<size_t, uint64_t>> promised_;  // acknowledged publishes: model, seed
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
@@ -133,7 +134,8 @@ TEST(FullMoments, RandomlyFullDiskKeepsAcknowledgedPoints) {
   }
 }
 
-// Leaves a database as a store that wrote faster than it could flush: no flush can begin.
+// Creates a database as it is after a store wrote faster than it could flush: it has logs that were
+// not flushed.
 void WriteUnflushed(const std::string& path, int memtables, size_t memtable_bytes) {
   rocksdb::Options options;
   options.create_if_missing = options.create_missing_column_families = true;

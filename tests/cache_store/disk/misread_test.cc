@@ -1,4 +1,4 @@
-// A disk whose reads are wrong or fail for some seconds although its bytes are right: no
+// A disk whose reads are wrong or fail for some seconds, although the bytes on disk are correct: no
 // acknowledged restore point is lost, neither in use nor at a start. Permanent damage is
 // quarantined.
 #include <gmock/gmock.h>
@@ -35,8 +35,9 @@ struct BadMoment {
   DiskFault fault;
   int per_mille;
   int seconds;
-  bool in_tables;  // true: slices of 16 KiB; false: small slices in the log and the files written
-                   // from it
+  // true: slices of 16 KiB in tables; false: small slices, in the log and in the files flushed from
+  // it
+  bool in_tables;
 };
 constexpr BadMoment kBadMoments[] = {
     {"OneBitInOneReadOfFiftyOfTables", DiskFault::kFlippedBit, 20, 8, true},
@@ -56,7 +57,7 @@ class MisreadFixture : public FaultyDiskFixture {
   StoreSeams Seams() override {
     StoreSeams seams = FaultyDiskFixture::Seams();
     if (in_tables_) seams.min_table_bytes = 1;
-    // A start waits by the test's clock, and the disk recovers when its bad moment is over.
+    // The pauses of a start advance the test's clock, and the disk recovers at a set time.
     seams.disk.wait = [this](absl::Duration pause) {
       clock_.Advance(pause);
       if (clock_.Now() >= well_at_) Heal();
@@ -78,14 +79,15 @@ class MisreadFixture : public FaultyDiskFixture {
       disk_.SetShare(fault, 0);
     }
   }
-  // All prompts have a common prefix, so losing one object of it loses all points.
+  // All prompts have a common prefix, so that losing one of its objects would lose all restore
+  // points.
   static KitPrompt Prompt(uint64_t seed) {
     std::vector<uint32_t> tokens = KitTokens(0, 32);
     const std::vector<uint32_t> own = KitTokens(seed, 33);
     tokens.insert(tokens.end(), own.begin(), own.end());
     return {std::move(tokens), {}};
   }
-  // Publishes and remembers acknowledged points.
+  // Publishes a prompt, and remembers it if it was acknowledged.
   absl::Status Publish() {
     const uint64_t seed = ++seed_;
     const absl::Status status =
@@ -93,20 +95,21 @@ class MisreadFixture : public FaultyDiskFixture {
     if (status.ok()) acknowledged_.push_back(seed);
     return status;
   }
-  // Returns 0 for an error or a miss. Compares the bytes.
+  // Returns the number of usable tokens, 0 for an error or a miss. Expects exact bytes.
   uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value_or(0); }
   void PublishSome() {
     for (int i = 0; i < 12; ++i) ASSERT_TRUE(Publish().ok());
-    // A drop is flushed, so the points are then read from files, not from memory.
+    // Drop a prompt: the drop causes a flush, so the restore points are then read from files, not
+    // from memory.
     ASSERT_TRUE(KitPublish(store_.get(), model_, {KitTokens(1000, 65), {}}, {64}).ok());
     for (const RestorePoint& point : store_->List("default")) {
       if (point.last_token_ids.back() != KitTokens(1000, 64).back()) continue;
       ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
     }
-    // These are read from the log.
+    // The following restore points are read from the log.
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(Publish().ok());
   }
-  // Fetches, publishes and scrubs for half a second.
+  // Fetches, publishes and scrubs for half a second of the test's clock.
   void UseForAMoment() {
     for (const uint64_t seed : std::vector<uint64_t>(acknowledged_)) Fetch(seed);
     Publish().IgnoreError();
@@ -164,13 +167,15 @@ TEST_P(Misread, StartDuringReadErrorsLosesNoPoint) {
     absl::Status opened = TryOpen();
     for (; !opened.ok() && clock_.Now() < well_at_; opened = TryOpen()) {
       EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
-      clock_.Advance(absl::Seconds(1));  // as a supervisor would wait
+      // the pause of a supervisor before it starts the store again
+      clock_.Advance(absl::Seconds(1));
     }
     Heal();
     if (!opened.ok()) Open();
     EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
     EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
-    if (Counted("recovery_unread_manifests") > 0) Open();  // unread manifests were left alone
+    // the first start left manifests alone that it could not read
+    if (Counted("recovery_unread_manifests") > 0) Open();
     ExpectAllServed();
     EXPECT_TRUE(Publish().ok());
   }
@@ -183,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(Moments, Misread, ::testing::ValuesIn(kBadMoments),
 class Misreads : public MisreadFixture, public ::testing::Test {
  protected:
   Misreads() { UseTables(true); }
-  // Returns the bytes on disk of one slice of a prompt's last chunk.
+  // Returns the bytes of one slice of a prompt's last chunk, as they are on disk.
   std::string SliceOf(uint64_t seed) {
     const SliceView slice = KitSlice(model_, Prompt(seed), {48, 16, LayerGroup::kGlobal}, 2);
     return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};
@@ -198,7 +203,7 @@ TEST_F(Misreads, PermanentDamageQuarantinesOnlyItsObject) {
   Heal();
   ExpectAllServed();
   ASSERT_EQ(FlipBitsOnDisk(folder_, SliceOf(2)), 1);
-  // Successful reads of other objects do not delay the quarantine.
+  // Read other objects too: their successful reads must not delay the quarantine.
   for (int i = 0; i < 200 && Counted("quarantined_objects") == 0; ++i) {
     Fetch(2);
     clock_.Advance(absl::Milliseconds(100));
@@ -210,7 +215,7 @@ TEST_F(Misreads, PermanentDamageQuarantinesOnlyItsObject) {
   EXPECT_EQ(Fetch(2), 64u) << "healed by the next publish";
 }
 
-// Each read of a slice gives different wrong bytes, so they were never on the disk.
+// Each read of a slice gives different wrong bytes, so the bytes on disk are not damaged.
 TEST_F(Misreads, VaryingMisreadsAreNotDamage) {
   options_.scrub.bytes_per_s = 0;
   Open();
@@ -224,7 +229,8 @@ TEST_F(Misreads, VaryingMisreadsAreNotDamage) {
   ExpectAllServed();
 }
 
-// A bad cable may flip the same bit in each read.
+// A bad cable may flip the same bit in each read, so equal wrong bytes are no proof of damage if
+// many objects fail.
 TEST_F(Misreads, ManyFailingObjectsAreKept) {
   options_.scrub.bytes_per_s = 0;
   Open();
@@ -240,7 +246,7 @@ TEST_F(Misreads, ManyFailingObjectsAreKept) {
   for (const uint64_t seed : acknowledged_) {
     std::string rotten = SliceOf(seed);
     rotten[rotten.size() / 2] ^= 0x10;
-    ASSERT_EQ(FlipBitsOnDisk(folder_, rotten), 1);  // flips the bit back
+    ASSERT_EQ(FlipBitsOnDisk(folder_, rotten), 1);  // flips the damaged bit back
   }
   ExpectAllServed();
 }
@@ -275,8 +281,8 @@ TEST_F(Misreads, ScrubWaitsWhileDiskMisreads) {
   }
 }
 
-// A fetch gives right bytes, an error, or a shorter hit that Explain explains. The point stays
-// listed in any case.
+// While the disk misreads, a fetch returns exact bytes, an error, or a shorter hit that Explain
+// explains. The restore point stays listed.
 TEST_F(Misreads, PointStaysListedAfterMisread) {
   options_.scrub.bytes_per_s = 0;
   Open();
@@ -356,13 +362,16 @@ TEST_F(Misreads, VerifyReportsMisreadsApartFromDamage) {
 TEST_F(Misreads, RamCopySurvivesDiskErrors) {
   options_.scrub.bytes_per_s = 0;
   options_.host_bytes = 4 * kMiB;
-  UseTables(false);  // these slices stay in RAM where they were read, so the disk is not read again
+  // small slices: RocksDB would serve large ones from its memory, so the disk would not be read
+  // again
+  UseTables(false);
   Open();
   PublishSome();
   Open();
-  auto early = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value();  // reads the disk later
+  // this session will read from disk later
+  auto early = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value();
   ASSERT_EQ(Fetch(1), 64u);
-  executor_->RunAll();  // now in RAM
+  executor_->RunAll();  // promotes the objects to RAM
   disk_.SetShare(DiskFault::kFailedRead, 1000);
   for (int i = 0; i < 30; ++i) {
     EXPECT_FALSE(early->ReadSlice(0, 2).ok());
@@ -393,12 +402,12 @@ TEST_F(Misreads, OneReadErrorAtStartLosesNothing) {
   EXPECT_THAT(lines_, Not(Contains(HasSubstr("it was moved to"))));
 }
 
-// The disk may also start to misread after the database is open.
+// The disk begins to misread only after the database was opened.
 TEST_F(Misreads, MisreadsLateInStartLoseNothing) {
   UseTables(false);
   Open();
   PublishSome();
-  int sound = 0;  // right reads before the errors; the index is read last
+  int sound = 0;  // number of correct reads before the errors; the index is read last
   for (bool is_struck = true; is_struck; sound += sound < 120 ? 8 : 1) {
     store_.reset();
     const int struck = disk_.struck();
@@ -420,7 +429,7 @@ TEST_F(Misreads, MisreadsLateInStartLoseNothing) {
   EXPECT_GT(sound, 10);
 }
 
-// Returns the newest non-empty file of a database with this extension.
+// Returns the newest file of the database with this extension that is not empty.
 fs::path Newest(const fs::path& db, const std::string& extension) {
   fs::path newest;
   for (const auto& entry : fs::directory_iterator(db)) {
@@ -430,7 +439,7 @@ fs::path Newest(const fs::path& db, const std::string& extension) {
   return newest;
 }
 
-// Damage that a start repairs.
+// Kinds of damage that a start repairs.
 struct RepairedDamage {
   const char* name;
   void (*hit)(const fs::path& db);
@@ -468,8 +477,8 @@ class MisreadRecovery : public MisreadFixture, public ::testing::TestWithParam<R
     }
     return served;
   }
-  // Starts on a copy of `damaged` while the disk misreads after `sound` right reads, and again on a
-  // healthy disk if that start fails.
+  // Starts a store on a copy of `damaged`, on a disk that misreads after `sound` correct reads. If
+  // this start fails, starts again on a healthy disk.
   void Start(const TestFolder& damaged, int per_mille, int sound) {
     CopyFolder(damaged.path(), folder_.path());
     disk_.SpareReads(sound);

@@ -1,5 +1,5 @@
-// Pipes and symbolic links in a data folder or a backup: a start neither blocks on them nor follows
-// them out of the folder.
+// Pipes and symbolic links in a data folder or a backup: a start does not block on pipes, and does
+// not follow links out of the folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -49,7 +49,7 @@ class PlantedFiles : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
     EXPECT_THAT(std::string(status.message()), HasSubstr("it is " + kind));
   }
-  // Expects a start, a verification and a backup to refuse the entry.
+  // Expects that a start, a verification and a backup refuse the entry `name`.
   void ExpectRefused(const std::string& name, const std::string& kind) {
     const std::string path = dir_ + "/" + name;
     ExpectNamed(Start(dir_), path, kind);
@@ -73,7 +73,7 @@ TEST_F(PlantedFiles, SymlinkedFolderIsRefused) {
   EXPECT_TRUE(Start(dir_).ok());
 }
 
-// The link points to the real database: an operator who follows the message must not lose it.
+// The link's target is the real database: an operator who follows the message must not delete it.
 TEST_F(PlantedFiles, LinkedDatabaseErrorAdvisesMovingTarget) {
   fs::rename(dir_ + "/db", folder_.File("elsewhere"));
   fs::create_directory_symlink(folder_.File("elsewhere"), dir_ + "/db");
@@ -154,7 +154,7 @@ TEST_F(PlantedFiles, PipeInBackupIsRefused) {
   ExpectNamed(BackUpDataDir(dir_, from).status(), from + "/meta/2", "a pipe");
 }
 
-// For example, lost+found.
+// The test's folder has no list permission, like lost+found.
 TEST(CheckTree, FoldersWithoutListPermissionAreSkipped) {
   const TestFolder folder;
   const std::string dir = folder.File("tree");

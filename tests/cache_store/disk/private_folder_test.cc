@@ -1,5 +1,5 @@
-// The data folder contains prompts: other local users cannot read it, or a warning says that they
-// can.
+// The data folder contains prompts, so other local users must not be able to read it, or a warning
+// must say that they can.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -40,7 +40,7 @@ class PrivateFolder : public ::testing::Test {
     const KitPrompt prompt{KitTokens(++seed_, 65), {}};
     ASSERT_TRUE(KitPublish(store->get(), geometry.Make(), prompt, {64}).ok());
   }
-  // Expects that no other user can enter the inner folders.
+  // Expects that other users cannot enter the folders in the data folder.
   void ExpectPrivate() {
     for (const char* folder : {"/db", "/tables.tmp"}) EXPECT_EQ(ModeOf(dir_ + folder), 0700u);
   }

@@ -1,4 +1,5 @@
-// A crash of the child that repairs a database must not run the parent's handlers.
+// The child process that repairs a database may crash; the parent's signal handlers must not run in
+// it.
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
@@ -21,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// Crashes when the first folder is created.
+// A file system that crashes the process when the first folder is created.
 class CrashingFiles : public rocksdb::FileSystemWrapper {
  public:
   explicit CrashingFiles(std::function<void()> crash)
@@ -37,7 +38,7 @@ class CrashingFiles : public rocksdb::FileSystemWrapper {
   const std::function<void()> crash_;
 };
 
-// Fails to list a folder, and crashes at the next access to the disk.
+// A file system that fails to list a folder, and crashes the process at the next access.
 class FailingFiles : public rocksdb::FileSystemWrapper {
  public:
   FailingFiles() : rocksdb::FileSystemWrapper(rocksdb::FileSystem::Default()) {}
@@ -61,7 +62,8 @@ class FailingFiles : public rocksdb::FileSystemWrapper {
   bool has_failed_ = false;
 };
 
-// Exits with 0, so that the parent would believe that the repair succeeded.
+// A signal handler of the parent. If the child ran it, the child would exit with 0, and the parent
+// would believe that the repair succeeded.
 [[noreturn]] void EndWell() { std::_Exit(0); }
 [[noreturn]] void EndWellBySignal(int) { EndWell(); }
 
@@ -88,7 +90,7 @@ TEST(RecoveryChild, ChildCrashRunsNoParentSignalHandlers) {
   }
 }
 
-// RocksDB's reaction to a failed read must not look like damage.
+// RocksDB crashes after a read error. This must not look like damage of the database.
 TEST(RecoveryChild, ChildCrashAfterReadErrorIsAborted) {
   const TestFolder folder;
   const int end = RunInChild([&] {

@@ -23,7 +23,7 @@ class VolumeBudgetTest : public ::testing::Test {
   void Begin(uint64_t own_bytes, uint64_t free_bytes, uint64_t noted_bytes = 0) {
     budget_.Begin(noted_bytes, DiskRoom{own_bytes, free_bytes});
   }
-  // Updates the budget with the volume's room after the time `later`.
+  // Advances the clock by `later`, and updates the budget with the volume's bytes.
   void Update(uint64_t own_bytes, uint64_t free_bytes, absl::Duration later = absl::Seconds(1)) {
     now_ += later;
     budget_.Update({own_bytes, free_bytes}, now_);
@@ -98,8 +98,8 @@ TEST_F(VolumeBudgetTest, SavedBudgetSurvivesFullVolume) {
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-// Not only after a second measurement: the first limit decides what is evicted while the index is
-// read.
+// The first measurement counts at once, because the first limit decides what is evicted while the
+// index is loaded.
 TEST_F(VolumeBudgetTest, StartUsesGainedSpaceImmediately) {
   Begin(100 * kMiB, 156 * kMiB, 215 * kMiB);
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
@@ -112,7 +112,7 @@ TEST_F(VolumeBudgetTest, RaisedRequestedLimitIsMetInFull) {
   EXPECT_FALSE(budget_.is_limited());
 }
 
-// As left by an older version that saved no budget.
+// The folder is from an older version, which saved no budget.
 TEST_F(VolumeBudgetTest, FullVolumeWithoutSavedBudgetWaits) {
   budget_.Begin(0, DiskRoom{60 * kMiB, 0, 256 * kMiB});
   for (int i = 0; i < 5; ++i) {
@@ -128,7 +128,8 @@ TEST_F(VolumeBudgetTest, VolumeFullOfOwnFilesLowersBudget) {
   EXPECT_EQ(budget_.files_bytes(), 225 * kMiB);
 }
 
-// As after restoring a backup to a smaller volume: nothing has to be evicted for the new budget.
+// The saved budget is larger than the volume, as after restoring a backup to a smaller volume.
+// Nothing must be evicted for the new budget.
 TEST_F(VolumeBudgetTest, SmallerVolumeLowersBudgetAtOnce) {
   budget_.Begin(64 * kGiB, DiskRoom{100 * kMiB, 156 * kMiB, 256 * kMiB});
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);
@@ -144,7 +145,7 @@ TEST_F(VolumeBudgetTest, UnmeasurableVolumeKeepsSavedBudget) {
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-// A snapshot of the volume keeps erased bytes, so erasing more frees nothing.
+// A snapshot of the volume keeps erased bytes, so that erasing more frees no space.
 TEST_F(VolumeBudgetTest, LoweringStopsIfNoSpaceIsFreed) {
   Begin(150 * kMiB, 106 * kMiB);
   uint64_t own = 200 * kMiB;
@@ -204,14 +205,14 @@ class DiskRoomTest : public ::testing::Test {
   const TestFolder folder_;
 };
 
-// For example `lost+found` at the root of an ext4 volume, which only root may read.
+// The folder is like `lost+found` at the root of an ext4 volume, which only root may read.
 TEST_F(DiskRoomTest, FolderOfOtherUserIsSkipped) {
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   MakeFiles("a", 3);
   MakeFiles("lost+found", 3);
   MakeFiles("z", 3);
   ASSERT_EQ(::chmod(folder_.File("lost+found").c_str(), 0), 0);
-  if (::geteuid() == 0) ::setfsuid(65534);  // drops root's file rights of this thread
+  if (::geteuid() == 0) ::setfsuid(65534);  // gives up root's access to files in this thread
   const std::optional<DiskRoom> room = Measure(folder_.path());
   ASSERT_TRUE(room.has_value());
   EXPECT_GE(room->own_bytes, 6 * kMiB);

@@ -1,5 +1,5 @@
-// The gpu tier alone, on a fake device in host memory: leases, order of use, reuse, device
-// failures.
+// The gpu tier alone, with a fake device in host memory: leases (DeviceRef), order of eviction,
+// reuse of ranges, and failures of the device.
 #include "cache_store/memory/device_tier.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST_F(DeviceTierTest, CopyIsFoundOnceMadeVisible) {
 TEST_F(DeviceTierTest, LeastRecentlyUsedCopyIsEvicted) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   EXPECT_NE(tier_.Find(1), nullptr);  // Find() counts as a use
-  EXPECT_TRUE(tier_.Has(2));          // Has() does not
+  EXPECT_TRUE(tier_.Has(2));          // Has() does not count as a use
   ASSERT_TRUE(Put(5, 1).ok());
   ASSERT_TRUE(Put(6, 1).ok());
   EXPECT_TRUE(tier_.Has(1));
@@ -80,7 +80,7 @@ TEST_F(DeviceTierTest, LeasedRangeIsNotReused) {
   const std::vector<DeviceRef> others = {tier_.Find(2), tier_.Find(3), tier_.Find(4)};
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5)));
   EXPECT_EQ(tier_.usage().evicted_objects, 0u);
-  tier_.Erase({1});  // no longer found, but still readable through its lease
+  tier_.Erase({1});  // the copy is no longer found, but its lease can still be read
   EXPECT_FALSE(tier_.Has(1));
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5)));
   EXPECT_TRUE(IsFilledWith(first, 1));
@@ -155,8 +155,8 @@ TEST_F(DeviceTierTest, LostDeviceDropsAllCopies) {
   EXPECT_EQ(tier_.usage().bytes, 0u);
 }
 
-// While bytes are being copied to another range, the copy is looked up and erased, and its range is
-// requested. The reader must still see the old bytes.
+// While bytes are copied to another range, object 2 is leased and erased, and its range is then
+// needed. The lease must still show the old bytes.
 TEST_F(DeviceTierTest, LeasedRangeErasedDuringCopyStays) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
@@ -167,7 +167,8 @@ TEST_F(DeviceTierTest, LeasedRangeErasedDuringCopyStays) {
     tier_.Erase({2});
   });
   ASSERT_TRUE(Put(5, 5).ok());  // replaces object 1
-  ASSERT_TRUE(Put(6, 6).ok());  // replaces 3: object 2 is gone, but its range is still leased
+  // replaces object 3; object 2 is erased, but its range is still leased
+  ASSERT_TRUE(Put(6, 6).ok());
   EXPECT_TRUE(IsFilledWith(lease, 2));
   EXPECT_FALSE(tier_.Has(3));
   EXPECT_TRUE(tier_.Has(4));
@@ -197,14 +198,14 @@ TEST_F(DeviceTierTest, ConcurrentReadersGetTheirObjectsBytes) {
   for (std::thread& reader : readers) reader.join();
 }
 
-// Compares random copies, erases, leases and faults with a model of the expected contents.
+// Compares random copies, erases, leases and device errors with a model of the expected contents.
 TEST_F(DeviceTierTest, RandomOperationsKeepInvariants) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const auto device = std::make_shared<FakeDevice>(16 * kGranule);
     DeviceTier tier(device, nullptr);
     std::mt19937_64 random(seed);
     std::vector<std::pair<DeviceRef, uint8_t>> leases;
-    bool breaks = false;  // the next copy with room will fail
+    bool breaks = false;  // whether the next copy that gets a range will fail
     for (int step = 0; step < 300; ++step) {
       const uint64_t object = random() % 24;
       const auto fill = static_cast<uint8_t>(object + 1);

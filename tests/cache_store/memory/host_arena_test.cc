@@ -95,7 +95,7 @@ TEST(HostArena, AdjacentFreeRangesMerge) {
   EXPECT_NE(arena->Allocate(16 * kMiB), nullptr);
 }
 
-// Each allocation keeps its bytes while others are allocated and freed around it.
+// Each allocation keeps its bytes while other allocations are made and freed.
 TEST(HostArena, AllocationsNeverOverlap) {
   const auto arena = WholeArena(true);
   std::mt19937 random(7);
@@ -171,7 +171,7 @@ TEST(HostArena, MappedSegmentIsReadOnly) {
   munmap(reader, bytes);
 }
 
-// Refuses memory like a container at its limit, until `refusals` are used up.
+// Refuses memory, like a container at its limit, `refusals` times.
 struct ScarceMemory {
   std::atomic<int> refusals{0}, refused{0};
 

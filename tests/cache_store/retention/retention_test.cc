@@ -1,4 +1,4 @@
-// The contract of both policies, and the learning of the default policy.
+// Tests of both eviction policies, and of what the default policy learns.
 #include "cache_store/retention/retention.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ Retention::Facts PointOf(uint32_t tokens) {
   return facts;
 }
 
-// Properties shared by all policies: which units are offered, but not their order.
+// Fixture of tests of all policies: which units they offer, whatever the order.
 class RetentionContractTest : public ::testing::TestWithParam<RetentionPolicy> {
  protected:
   std::unique_ptr<Retention> Make(Retention::Depend depend = Retention::Depend::kNothing) {
@@ -67,7 +67,7 @@ TEST_P(RetentionContractTest, UnevictableUnitIsNotOffered) {
   EXPECT_EQ(retention->held(), 1u);
 }
 
-// Weights change which units owner 1 loses, but not how many.
+// Weights change which units owner 1 loses, but not the number of units that it loses.
 TEST_P(RetentionContractTest, WeightReordersUnitsOfOneOwner) {
   const auto retention = Make();
   for (int i = 1; i <= 4; ++i) {
@@ -115,13 +115,13 @@ TEST_P(RetentionContractTest, BackwardTimeIsIgnored) {
   EXPECT_EQ(Offered(retention.get()).size(), 2u);
 }
 
-// After random histories, each held unit that may be evicted is offered once, and the same history
-// gives the same order.
+// After a random sequence of calls, each held unit that may be evicted is offered exactly once, and
+// the same sequence gives the same order.
 TEST_P(RetentionContractTest, EveryEvictableUnitIsOfferedOnce) {
   for (const auto depend : {Retention::Depend::kNothing, Retention::Depend::kOnParent}) {
     const auto retention = Make(depend), twin = Make(depend);
     std::mt19937 random(7);
-    std::map<int, bool> held;  // key -> evictable
+    std::map<int, bool> held;  // held keys, and whether they may be evicted
     double now = 0;
     for (int step = 0; step < 20'000; ++step) {
       now += random() % 100 / 10.0;
@@ -144,7 +144,7 @@ TEST_P(RetentionContractTest, EveryEvictableUnitIsOfferedOnce) {
         }
       }
       if (held.count(key) == 0) {
-        held[key] = true;  // evictable
+        held[key] = true;  // the new unit may be evicted
       } else if (chain % 4 == 0) {
         held[key] = !held[key];
       } else if (chain % 4 == 1) {
@@ -200,7 +200,7 @@ TEST(LearningRetentionTest, JoinedUnitsAreOfferedTogether) {
     end.parent = end.with = 10 * i;
     retention->Insert(10 * i + 1, end, {1u + i, 1536, At(i)});
   }
-  // The boundary before the end is used; its use counts for both units.
+  // Use only the boundary before the prompt's end: the use counts for both, which are one unit.
   retention->Touch({0}, 2048, At(5));
   const std::vector<Key> offered = Offered(retention.get());
   ASSERT_EQ(offered.size(), 6u);
@@ -214,8 +214,8 @@ TEST(LearningRetentionTest, JoinedUnitsAreOfferedTogether) {
   EXPECT_EQ(retention->remembered(), 1u);
 }
 
-// While a longer restore point is held, evicting a point frees only its tail. It is weighted by the
-// tail's bytes, not by all its objects.
+// While a longer restore point is held, evicting a shorter one frees only its local tail. So its
+// worth is computed with the bytes of the tail, not of all its objects.
 TEST(LearningRetentionTest, UnitWithChildWeighsTailBytes) {
   const auto order = [](bool continued) {
     const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
@@ -250,14 +250,14 @@ TEST(LearningRetentionTest, NumberOfRememberedUnitsIsLimited) {
   }
   EXPECT_EQ(retention->held(), 0u);
   EXPECT_EQ(retention->remembered(), Retention::kRememberedMax);
-  // A dropped unit was not evicted, so it is not remembered.
+  // A unit that was dropped, not evicted, is not remembered.
   retention->Insert(1, PointOf(512), {1, 512, At(1e6)});
   retention->Erase(1, false);
   EXPECT_EQ(retention->remembered(), Retention::kRememberedMax);
 }
 
-// Long prompts return and short prompts do not. The trace is otherwise equal for both, so LRU
-// cannot tell them apart.
+// Only long prompts return. Otherwise long and short prompts are used equally, so LRU could not
+// distinguish them.
 TEST(LearningRetentionTest, ReturningPromptsAreEvictedLast) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < 2000; ++i) {
@@ -265,12 +265,13 @@ TEST(LearningRetentionTest, ReturningPromptsAreEvictedLast) {
     const uint32_t tokens = is_long ? 16'384 : 1024;
     if (is_long && i >= 40) retention->Touch({i - 40}, tokens, At(i));
     Retention::Facts facts = PointOf(tokens);
-    facts.bytes = tokens;  // so that the bytes reveal nothing
+    facts.bytes = tokens;  // equal bytes per token, so that the size does not distinguish them
     retention->Insert(i, facts, {i + 1, tokens, At(i)});
   }
   std::vector<Key> offered = Offered(retention.get());
   ASSERT_EQ(offered.size(), 2000u);
-  // Only the last 40 prompts can still return; among these, the short prompts are offered first.
+  // Look at the last 40 prompts, the only ones that can still return: the short ones must be
+  // offered first.
   std::vector<bool> last_are_long;
   for (const Key key : offered) {
     if (key >= 1960) last_are_long.push_back(key % 2 == 0);
