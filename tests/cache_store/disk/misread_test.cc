@@ -362,8 +362,7 @@ TEST_F(Misreads, VerifyReportsMisreadsApartFromDamage) {
 TEST_F(Misreads, RamCopySurvivesDiskErrors) {
   options_.scrub.bytes_per_s = 0;
   options_.host_bytes = 4 * kMiB;
-  // small slices: RocksDB would serve large ones from its memory, so the disk would not be read
-  // again
+  // small slices: RAM keeps the memory into which they were read, so the disk is not read again
   UseTables(false);
   Open();
   PublishSome();

@@ -1,8 +1,7 @@
-// FakeRedis: a server that speaks Redis's protocol and gives the answers chosen by a test,
+// FakeRedis: a server that speaks Redis's protocol and sends the answers that a test chooses,
 // including invalid ones.
 //
-// Thread safety: the handler runs on the server's thread. Ownership: the server ends with the
-// object.
+// Thread safety: the handler runs on the server's thread. The destructor ends the server.
 #ifndef HEARTH_TESTS_CACHE_STORE_SHARED_FAKE_REDIS_H_
 #define HEARTH_TESTS_CACHE_STORE_SHARED_FAKE_REDIS_H_
 
@@ -21,25 +20,25 @@ class FakeRedis {
  public:
   struct Answer {
     std::string bytes;
-    bool closes = false;         // closes the connection after these bytes
-    bool trickles = false;       // sends one byte per 10 ms
-    bool ignores_input = false;  // stops reading
+    bool closes = false;         // whether to close the connection after these bytes
+    bool trickles = false;       // whether to send one byte every 10 ms
+    bool ignores_input = false;  // whether to stop reading
   };
   using Words = std::vector<std::string>;
   using Handler = std::function<Answer(const Words&)>;
 
   // Answers PING and CLIENT like Redis; `handler` answers everything else. `first_words` are sent
-  // to each new connection before it sends anything.
+  // to each new connection before it sends a command.
   explicit FakeRedis(Handler handler, std::string first_words = "");
   ~FakeRedis();
   FakeRedis(const FakeRedis&) = delete;
   FakeRedis& operator=(const FakeRedis&) = delete;
 
   const NodeAddress& address() const { return address_; }
-  int connections() const { return connections_; }  // accepted so far
-  int resets() const { return resets_; }            // connections that the client reset
+  int connections() const { return connections_; }  // number of accepted connections
+  int resets() const { return resets_; }            // number of connections that the client reset
 
-  // Returns an answer to CLUSTER SLOTS with equal shares for all nodes.
+  // Returns an answer to CLUSTER SLOTS in which all nodes have equally many slots.
   static std::string Slots(const std::vector<NodeAddress>& nodes);
 
  private:

@@ -1,4 +1,4 @@
-// Host names are resolved by few threads, however slow the name server is.
+// Host names are resolved by a limited number of threads, however slow the name server is.
 #include "cache_store/shared/redis/host_resolver.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// Names ending in ".slow" resolve to 127.0.0.1 once the test sets slow_answers.
+// Host names that end in ".slow" resolve to 127.0.0.1 only after the test sets slow_answers.
 absl::Mutex slow_mu;
 int slow_asked = 0;
 bool slow_answers = false;
@@ -46,7 +46,7 @@ TEST(HostResolverTest, ConcurrentLookupsAreLimitedAndMerged) {
   constexpr uint16_t kPort = 6379;
   EventLoop loop;
   HostResolver resolver(&loop);
-  std::vector<uint16_t> ports;  // ports in the answers
+  std::vector<uint16_t> ports;  // ports of the addresses in the answers
   int refused = 0, left = 0;
   absl::Notification all;
   loop.Post([&] {

@@ -1,4 +1,5 @@
-// The shared engine against servers that lie, stall and hang up: only their own keys fail.
+// The shared engine's client with servers that send wrong answers, stall or hang up: only the keys
+// of these servers fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace {
 using Answer = FakeRedis::Answer;
 using Words = FakeRedis::Words;
 
-// Returns a handler of a server without a cluster that always gives the same answer.
+// Returns the handler of a server without a cluster that sends the same answer to each command.
 FakeRedis::Handler Always(const std::string& bytes, bool closes = false) {
   return [=](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
@@ -32,7 +33,7 @@ std::vector<std::string> Keys(int count) {
   return keys;
 }
 
-// Returns one of many addresses without a server.
+// Returns an address without a server; each number gives a different address.
 NodeAddress Nowhere(int number) {
   return {absl::StrCat("127.1.", number / 250, ".", 1 + number % 250), 1};
 }
@@ -50,7 +51,7 @@ TEST(HostileRedis, MalformedReplyIsDataLoss) {
         std::string("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n"),
         std::string("$99999999999999999999999\r\n"), std::string("$-7\r\n"), std::string("*-7\r\n"),
         std::string("!9\r\n"), std::string(":12a\r\n"), std::string("\r\n\r\n\r\n"),
-        // Replies of protocol version 3, which the client did not request.
+        // Replies in protocol version 3, which the client did not request.
         std::string(">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nkey\r\n"), std::string("_\r\n"),
         std::string("#t\r\n"), std::string(",1.5\r\n"), std::string("(1\r\n"),
         std::string("%1\r\n+a\r\n:1\r\n"), std::string("~1\r\n:1\r\n"),
@@ -68,7 +69,7 @@ TEST(HostileRedis, UnrequestedReplyClosesConnection) {
   FakeRedis chatty(Always("$5\r\nvalue\r\n$5\r\nother\r\n"));
   const auto other = OpenAt({chatty.address()});
   EXPECT_EQ(other->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
-  // The unrequested value is discarded, and the connection was closed.
+  // The value that was sent without a request is discarded, and the connection is closed.
   EXPECT_NE(other->Get({"key"}, kMaxBytes, Soon())[0].value_or("none"), "other");
 }
 
@@ -130,7 +131,7 @@ TEST(HostileRedis, PartialReplyCausesReconnect) {
   EXPECT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), "value");
 }
 
-// A read neither waits for the answer of a write nor is refused because of it.
+// Reads are neither delayed nor refused while the answer to a write is missing.
 TEST(HostileRedis, ReadsContinueDuringUnansweredWrite) {
   FakeRedis redis([](const Words& words) -> Answer {
     if (words[0] == "CLUSTER") return {kNoCluster};
@@ -185,11 +186,12 @@ TEST(HostileRedis, StalledServerFailsLargeWrites) {
     EXPECT_TRUE(absl::IsUnavailable(written.status())) << written.status();
   }
   EXPECT_TRUE(engine->Exists({"key"}, Soon())[0].value_or(false));
-  // Unsent values are not copied: copies are made when it is their turn.
+  // Values that cannot be sent are not copied: a copy is made only when the value is sent.
   EXPECT_LT(engine->Stats().sent_bytes, content.size() * 3);
 }
 
-// Probed less and less often: a slot map may name a thousand such addresses.
+// The client probes the address less and less often, because a slot map may have a thousand such
+// addresses.
 TEST(HostileRedis, UnreachableAddressBacksOff) {
   RedisOptions options;
   options.addresses = {{"127.0.0.1", 1}};
@@ -199,7 +201,7 @@ TEST(HostileRedis, UnreachableAddressBacksOff) {
   while (absl::Now() - start < 40 * options.probe_pause) {
     EXPECT_FALSE(GetOne(engine.get()).ok());
   }
-  // Pauses of 10, 20, 40 and then 80 ms, each +- a quarter.
+  // The pauses are 10, 20, 40 and then 80 ms, each plus or minus a quarter.
   EXPECT_LE(engine->Stats().reconnects,
             4 + (absl::Now() - start) / (8 * 0.75 * options.probe_pause));
 }
@@ -213,7 +215,7 @@ TEST(HostileRedis, ReconnectsAreRateLimited) {
   EXPECT_LE(redis.connections(), 2 + (absl::Now() - start) / pause);
 }
 
-// A cluster of a hostile node and an honest node.
+// Fixture: a cluster of one hostile and one honest node.
 class HostileRedisNode : public testing::Test {
  protected:
   HostileRedisNode()
@@ -235,7 +237,7 @@ class HostileRedisNode : public testing::Test {
     return {":1\r\n"};
   }
   static bool IsHonests(const std::string& key) { return KeySlot(key) >= kHashSlots / 2; }
-  // Expects that of a hundred keys exactly the hostile node's keys fail.
+  // Expects that exactly the hostile node's keys fail, of a hundred keys.
   void ExpectHalfFails(SharedEngine* engine, absl::Time deadline) {
     const std::vector<std::string> keys = Keys(100);
     const auto exists = engine->Exists(keys, deadline);
@@ -274,7 +276,7 @@ TEST_F(HostileRedisNode, RedirectLoopFailsItsKeys) {
   Answers({absl::StrCat("-ASK 1 ", hostile_.address().Text(), "\r\n")});
   ExpectHalfFails(engine.get(), Soon());
   EXPECT_GT(engine->Stats().redirections, 0u);
-  // However many redirections there are, the map is requested at most once per 200 ms.
+  // However many redirections there are, the slot map is requested at most once in 200 ms.
   EXPECT_LE(maps_, 2 + (absl::Now() - start) / absl::Milliseconds(200));
 }
 
@@ -287,7 +289,7 @@ TEST_F(HostileRedisNode, RedirectToMissingNodeFailsItsKeys) {
   ExpectHalfFails(other.get(), absl::Now() + absl::Seconds(2));
 }
 
-// Each redirection names another host.
+// Each redirection names a different host.
 TEST_F(HostileRedisNode, NumberOfRedirectTargetsIsLimited) {
   std::atomic<int> places{0};
   FakeRedis redis([&](const Words& words) -> Answer {
@@ -320,7 +322,7 @@ TEST(HostileRedis, OversizedSlotMapIsRefused) {
   EXPECT_TRUE(engine->Exists({absl::StrCat(last)}, Soon())[0].value_or(false));
   EXPECT_EQ(engine->Stats().shards, 1000u);
   EXPECT_LE(engine->Stats().nodes, 1001u);
-  // A larger map is refused.
+  // A slot map with this many nodes is refused.
   named = 5000;
   for (const int before = maps; maps < before + 2;) {
     EXPECT_TRUE(engine->Exists({absl::StrCat(last)}, Soon())[0].value_or(false));
@@ -364,7 +366,7 @@ TEST(HostileRedis, SameSingleServerIsKeptInUse) {
   const auto engine = OpenAt({one.address(), two.address()});
   const std::string first = engine->Get({"key"}, kMaxBytes, Soon())[0].value();
   while (maps < 8) {
-    engine->Get({"loading"}, kMaxBytes, Soon());  // makes the client request a map
+    engine->Get({"loading"}, kMaxBytes, Soon());  // makes the client request the slot map
     ASSERT_EQ(engine->Get({"key"}, kMaxBytes, Soon())[0].value(), first);
   }
 }

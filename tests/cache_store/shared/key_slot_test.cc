@@ -6,7 +6,7 @@ namespace hearth {
 namespace {
 
 TEST(KeySlot, MatchesRedisForKnownKeys) {
-  // Results of CLUSTER KEYSLOT of Redis 7.0.15.
+  // Expected values: results of CLUSTER KEYSLOT of Redis 7.0.15.
   EXPECT_EQ(KeySlot("123456789"), 0x31C3);  // the check value of CRC-16/XMODEM
   EXPECT_EQ(KeySlot("foo"), 12182);
   EXPECT_EQ(KeySlot("somekey"), 11058);

@@ -1,5 +1,5 @@
-// The boundaries that a prompt's objects can restore follow the restore rule, whichever objects are
-// missing.
+// ObjectMap computes the boundaries that a prompt's objects can restore; they follow the restore
+// rule, whichever objects are missing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class ObjectMapTest : public ::testing::Test {
     layout.kv_heads = 1;
     layout.head_dim = 4;
     const LayerGroup kinds[] = {LayerGroup::kLocal, LayerGroup::kGlobal};
-    const uint32_t kind = Draw(4);  // one group only, or both
+    const uint32_t kind = Draw(4);  // layers of one group only, or of both groups
     for (uint32_t i = 0; i < 3; ++i) {
       layout.layers.push_back(kind < 2 ? kinds[kind] : kinds[i % 2]);
     }

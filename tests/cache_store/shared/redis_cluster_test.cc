@@ -1,4 +1,4 @@
-// The shared engine on real servers: each method, on a cluster and on a single Redis.
+// The shared engine's methods with real Redis servers: a cluster and a single server.
 #include "cache_store/shared/redis/redis_cluster.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 
 class RedisClusterTest : public testing::TestWithParam<bool> {
  protected:
-  // A cluster takes two seconds to form, so all tests share one and none breaks it.
+  // All tests share one cluster, because a cluster takes two seconds to form. No test damages it.
   static void SetUpTestSuite() {
     if (!RedisProcess::IsInstalled()) return;
     cluster_ = new RedisServers(RedisServers::Options{});
@@ -95,7 +95,7 @@ TEST_P(RedisClusterTest, PipelinedGetsReturnTheirKeysValues) {
   for (int i = 0; i < 40; i += 2) {
     asked.push_back(engine_->GetLater({keys[i], keys[i + 1]}, 1 << 20, Soon()));
   }
-  asked[7] = nullptr;  // abandoned
+  asked[7] = nullptr;  // nobody waits for this read
   for (int i = 38; i >= 0; i -= 2) {
     if (asked[i / 2] == nullptr) continue;
     const SharedEngine::Values got = asked[i / 2]();
@@ -171,7 +171,7 @@ TEST_P(RedisClusterTest, ServesConcurrentThreads) {
         for (const auto& written : engine_->Set(values, Soon())) wrong += written.ok() ? 0 : 1;
         const auto got = engine_->Get(keys, kMaxBytes, Soon());
         for (int i = 0; i < 20; ++i) wrong += got[i].value_or("") == keys[i] ? 0 : 1;
-        // Exactly one thread is the first in each round.
+        // In each round, exactly one thread writes the key first.
         const std::string first = absl::StrCat("round ", round);
         const auto taken = engine_->Set({{first, "taken", absl::Hours(1), true}}, Soon());
         wrong += taken[0].ok() ? 0 : 1;

@@ -1,4 +1,5 @@
-// The shared engine while servers die, stop, return, and migrate slots.
+// The shared engine while Redis servers are killed, suspended or restarted, and while slots
+// migrate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,7 @@ class RedisFaults : public testing::Test {
     if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
   }
   static void LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)());
-  // Returns how many keys of the server's initial share cannot be read. Expects that these fail
+  // Returns how many keys of the server's initial slots cannot be read. Expects that these fail
   // because the shard cannot be reached, and that all other keys are read.
   static int CountLost(SharedEngine* engine, const RedisServers& servers, int server) {
     const std::vector<std::string> keys = Keys();
@@ -58,8 +59,8 @@ class RedisFaults : public testing::Test {
   }
 };
 
-// Runs 3 primaries and 3 replicas, and loses the first primary after its keys have reached its
-// replica.
+// Runs 3 primaries and 3 replicas, and makes the first primary fail (`lose`) after its keys have
+// reached its replica. `find` brings it back.
 void RedisFaults::LoseAPrimary(void (RedisProcess::*lose)(), void (RedisProcess::*find)()) {
   RedisServers servers({3, 1});
   const auto engine = OpenRedis(servers.addresses());
@@ -100,8 +101,8 @@ TEST_F(RedisFaults, StoppedShardFailsItsKeys) {
   servers.at(1).Stop();
   const int lost = CountLost(engine.get(), servers, 1);
   EXPECT_GT(lost, 0);
-  // The shard is known to be silent, so calls do not wait for their deadline, and it no longer
-  // counts as reachable.
+  // The client knows that the shard is silent: calls do not wait for their deadline, and the shard
+  // does not count as reachable.
   EXPECT_EQ(CountLost(engine.get(), servers, 1), lost);
   EXPECT_EQ(engine->Stats().reachable, 2u);
   servers.at(1).Continue();

@@ -13,26 +13,27 @@ namespace hearth {
 
 inline constexpr uint64_t kMaxBytes = 1000;  // limit of one value
 
-// A deadline that only a hang reaches.
+// Returns a deadline that is reached only if a call hangs.
 inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
-// `addresses`: "HOST:PORT,...".
+// Opens a client. `addresses`: "HOST:PORT,...".
 inline std::unique_ptr<SharedEngine> OpenRedis(const std::string& addresses) {
   return OpenRedisCluster(ParseRedisUrl("redis://" + addresses).value()).value();
 }
 
-// As OpenRedis, for tests that do not test silence: on a busy machine, a node may not answer within
-// the default half second and would count as silent.
+// Opens a client with a long limit of silence, for tests on busy machines: with the default of half
+// a second, a busy node would count as silent.
 inline std::unique_ptr<SharedEngine> OpenPatiently(const std::string& addresses) {
   RedisOptions options = ParseRedisUrl("redis://" + addresses).value();
   options.connect_wait = options.silence = absl::Seconds(30);
   return OpenRedisCluster(options).value();
 }
 
-// Answer of a server without a cluster to CLUSTER SLOTS.
+// Answer to CLUSTER SLOTS of a Redis server without a cluster.
 inline constexpr char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
 
-// Opens a client of these servers; a server that sends nothing for `silence` counts as silent.
+// Opens a client for these servers. A server that sends nothing for the time `silence` counts as
+// silent.
 inline std::unique_ptr<SharedEngine> OpenAt(const std::vector<NodeAddress>& addresses,
                                             absl::Duration silence = absl::Milliseconds(300)) {
   RedisOptions options;

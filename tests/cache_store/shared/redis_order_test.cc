@@ -1,5 +1,5 @@
-// The order of commands to the shared engine: an erase takes effect after all writes sent before
-// it.
+// The order of commands of the shared engine: an erase takes effect after all writes that were sent
+// before it.
 #include <gtest/gtest.h>
 
 #include "tests/cache_store/shared/fake_redis.h"
@@ -24,7 +24,7 @@ TEST(RedisOrder, EraseFollowsWriteWithPassedDeadline) {
     const std::string value(bytes, 'v');
     EXPECT_FALSE(engine->Set({{"key", value}}, Shortly())[0].ok());
     EXPECT_FALSE(engine->Erase({"key"}, Shortly())[0].ok()) << bytes;
-    // After the connection was given up, the rest of the write must not arrive either.
+    // After the connection was closed, the rest of the write must not arrive either.
     const absl::Time limit = Soon();
     bool is_erased = false;
     while ((!is_erased || redis.resets() == 0) && absl::Now() < limit) {

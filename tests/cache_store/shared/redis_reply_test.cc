@@ -20,7 +20,7 @@ std::string Text(const std::string& content) {
   return absl::StrCat("$", content.size(), "\r\n", content, "\r\n");
 }
 
-// Parses all replies in `bytes`, received in pieces of `piece` bytes.
+// Parses all replies in `bytes`, which arrive in pieces of `piece` bytes.
 std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const ReplyLimits& limits,
                                 TextPool* texts) {
   ReplyReader reader(texts);
@@ -28,7 +28,7 @@ std::vector<RedisReply> ReadAll(absl::string_view bytes, size_t piece, const Rep
   while (!bytes.empty()) {
     const absl::Span<char> room = reader.Room();
     size_t count = std::min(piece, bytes.size());
-    // Use both ways to pass bytes to the reader.
+    // Use both ways to give bytes to the reader: Room() and Feed().
     if (!room.empty() && count % 2 == 1) {
       count = std::min(count, room.size());
       std::copy_n(bytes.data(), count, room.data());

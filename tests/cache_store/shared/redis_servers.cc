@@ -24,7 +24,8 @@ namespace {
 
 constexpr char kServer[] = "/usr/bin/redis-check-rdb";
 constexpr int kSlots = 16384;
-constexpr int kStartsAtMost = 10;  // another process may take a port between its choice and its use
+// limit of attempts: another process may take a port after it was chosen
+constexpr int kStartsAtMost = 10;
 constexpr timeval kAnswerTime = {5, 0};
 
 [[noreturn]] void Fail(const std::string& what) {
@@ -181,7 +182,7 @@ void RedisProcess::Continue() { kill(pid_, SIGCONT); }
 RedisServers::RedisServers(Options options) : options_(std::move(options)) {
   for (int i = 0; i < options_.primaries; ++i) {
     AddServer();
-    // Nodes without their own config epochs would first have to agree on them.
+    // Give each node its own config epoch; otherwise the nodes would first have to agree on them.
     at(i).Ask({"CLUSTER", "SET-CONFIG-EPOCH", absl::StrCat(i + 1)});
     at(i).Ask({"CLUSTER", "ADDSLOTSRANGE", absl::StrCat(kSlots * i / options_.primaries),
                absl::StrCat(kSlots * (i + 1) / options_.primaries - 1)});
@@ -219,8 +220,8 @@ void RedisServers::AddReplicas() {
     while (!absl::StrContains(at(i).Ask({"INFO", "replication"}), "master_link_status:up")) {
       at(i).Pause();
     }
-    // Each primary must know the replica, or the replica is not elected. It appears in CLUSTER
-    // SLOTS once it has received bytes from its primary, if nothing else a ping.
+    // Wait until each primary knows the replica, or the replica would not be elected. A replica
+    // appears in CLUSTER SLOTS after its primary has sent it any bytes, at least a ping.
     for (int other = 0; other < options_.primaries; ++other) {
       const std::string id = IdOf(i);
       while (!absl::StrContains(at(other).Ask({"CLUSTER", "SLOTS"}), id)) at(other).Pause();

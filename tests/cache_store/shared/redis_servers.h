@@ -16,20 +16,21 @@
 
 namespace hearth {
 
-// A server on its own ports of 127.0.0.1. It ends with the object, or with the thread that started
-// it.
+// A Redis server process on its own ports of 127.0.0.1. It ends when this object is destroyed, or
+// when the thread that started it ends.
 class RedisProcess {
  public:
   struct Options {
     bool is_cluster = false;
-    bool has_tls = false;                    // on an additional port
+    bool has_tls = false;                    // whether to serve TLS on an additional port
     std::vector<std::string> settings = {};  // further command line arguments
   };
 
-  // Returns whether this machine has the server; skip the test otherwise.
+  // Returns whether this machine has the server program; otherwise skip the test.
   static bool IsInstalled();
 
-  // Returns once the server answers. `folder` must exist and be used by this server only.
+  // Starts a server, and returns when it answers. `folder` must exist, and only this server may use
+  // it.
   RedisProcess(const std::string& folder, Options options);
   ~RedisProcess();
   RedisProcess(const RedisProcess&) = delete;
@@ -41,13 +42,13 @@ class RedisProcess {
   pid_t pid() const { return pid_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  // Sends a command on a new connection. Arrays are joined by blanks. Errors begin with "-",
-  // including the error of a server that does not answer.
+  // Sends a command on a new connection and returns the answer. The elements of an array are joined
+  // by blanks. An error begins with "-", even if the server does not answer.
   std::string Ask(const std::vector<std::string>& words) const;
 
   void Kill();   // kills the process and waits for its end
-  void Start();  // starts it again on the same ports
-  void Stop();   // suspends it: it answers nothing, but its connections stay
+  void Start();  // starts the process again on the same ports
+  void Stop();   // suspends the process: it answers nothing, but its connections stay open
   void Continue();
   bool IsRunning() const { return pid_ > 0; }
   // Waits until the process ends, but at most 10 ms.
@@ -65,30 +66,30 @@ class RedisProcess {
   int pid_fd_ = -1;
 };
 
-// A cluster of `primaries` with equal shares of the slots and `replicas` each. Servers are
-// numbered: first the primaries, then the replicas; replica i follows primary i % primaries. A node
-// that does not answer for 1 s counts as failed.
+// A Redis Cluster of `primaries`, with equally many slots each, and `replicas` for each primary.
+// Servers are numbered: first the primaries, then the replicas; replica i follows primary i %
+// primaries. A node that does not answer for 1 s counts as failed.
 class RedisServers {
  public:
   struct Options {
     int primaries = 3;
-    int replicas = 0;  // per primary
+    int replicas = 0;  // number of replicas of each primary
     bool has_tls = false;
     std::vector<std::string> settings = {};
   };
 
-  // Returns once all slots are served and the replicas follow.
+  // Starts the cluster. Returns when all slots are served and the replicas follow their primaries.
   explicit RedisServers(Options options);
 
   RedisProcess& at(int number) { return *servers_.at(number); }
   int size() const { return static_cast<int>(servers_.size()); }
   int primaries() const { return options_.primaries; }
-  // Returns "HOST:PORT,..." of the primaries.
+  // Returns the addresses of the primaries: "HOST:PORT,...".
   std::string addresses() const;
   // Returns the number of the primary that served `slot` at the start.
   int ShareOf(int slot) const;
 
-  // Adds a primary without slots, known to all servers; returns its number.
+  // Adds a primary without slots, which all servers know. Returns its number.
   int AddPrimary();
   // Moves a slot with its keys from one server to another while clients use them.
   void MoveSlot(int slot, int from, int to);

@@ -1,5 +1,5 @@
-// Authentication between a store and the shared engine, in both directions: TLS, users, and their
-// files.
+// Authentication between a store and its shared engine in both directions: TLS, Redis users, and
+// the files of passwords and certificates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ class RedisTrust : public testing::Test {
     client_ca_ = files_.Write("client-ca", authority_.certificate());
     WriteServer(&authority_);
   }
-  // Writes the server's certificate for its next start.
+  // Writes the certificate that the server uses from its next start.
   void WriteServer(TestAuthority* authority) {
     const TestAuthority::Pem server = authority->Issue("redis");
     certificate_ = files_.Write("server.crt", server.certificate);
@@ -75,7 +75,7 @@ TEST_F(RedisTrust, WrongCertificateIsRefused) {
   stranger.ca_file = files_.Write("other-ca", other.certificate());
   const auto refusing = OpenRedisCluster(stranger).value();
   EXPECT_TRUE(absl::IsPermissionDenied(Try(refusing.get()))) << Try(refusing.get());
-  // The certificate is for 127.0.0.1, not for a host name.
+  // The certificate is valid for 127.0.0.1, not for the host name.
   const auto named = OpenRedisCluster(Tls("localhost", redis.tls_port())).value();
   EXPECT_FALSE(Try(named.get()).ok());
 }
@@ -155,7 +155,7 @@ TEST_F(RedisTrust, ChangedPasswordIsReloaded) {
   while (!Try(engine.get()).ok()) redis.Pause();
 }
 
-// A file may be written in two steps: the previous content stays in use until the second.
+// A file may be written in two steps. Until the second step, the previous contents stay in use.
 TEST_F(RedisTrust, UnusableFileKeepsPreviousContent) {
   RedisProcess redis(folder_.path(), {false, true, TlsSettings("no")});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">secret", "~h1:*", "+@all"});

@@ -1,4 +1,4 @@
-// The machine's clock is set while stores share an engine: this neither starts nor ends pauses.
+// The machine's clock is set while stores share an engine. This neither starts nor ends a pause.
 #include <gtest/gtest.h>
 
 #include "tests/cache_store/shared/shared_kit.h"

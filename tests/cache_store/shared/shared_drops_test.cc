@@ -1,4 +1,5 @@
-// Drops during loads, writes and starts, and of pinned points.
+// Drops of restore points and of all entries: during loads, writes and starts, and of pinned
+// points.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using SharedDropsTest = SharedStoreTest;
 
-// Data that a lookup read before the drop must not stay in the store.
+// Data that a lookup has read before a drop must not enter the store after the drop.
 TEST_F(SharedDropsTest, DropAllDuringOwnLoadCausesMiss) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -47,7 +48,7 @@ TEST_F(SharedDropsTest, RemoteDropAllDuringLoadCausesMiss) {
     done = true;
     ASSERT_TRUE(one.store->DropAll("default", true).ok());
     kit_.clock.Advance(absl::Milliseconds(2));
-    Fetch(&other, Prompt(2));  // learns of the drop
+    Fetch(&other, Prompt(2));  // the store notices the drop
   });
   Fetch(&other, Prompt(1));
   other.engine->OnGet(nullptr);
@@ -73,7 +74,7 @@ TEST_F(SharedDropsTest, PinnedPointsRefuseDropAll) {
                     HasSubstr("other stores")));
   EXPECT_EQ(one.store->List("default").size(), 2u) << "and nothing was dropped";
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);
-  // Pins of other stores are unknown here, and these points are dropped, too.
+  // Only this store's pins count: the points pinned in the other store are dropped.
   ASSERT_TRUE(other.store->DropAll("default", false).ok());
   kit_.clock.Advance(2 * kit_.shared_options.generation_age);
   EXPECT_EQ(Fetch(&one, Prompt(1)) + Fetch(&one, Prompt(2)), 0u);
@@ -94,7 +95,7 @@ TEST_F(SharedDropsTest, ForcedDropAllRemovesPinnedPoints) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0u);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
   EXPECT_TRUE(other.store->List("default").empty());
-  // The drop applies only once: points pinned later stay.
+  // A drop is applied only once: restore points that are pinned later stay.
   Publish(&other, Prompt(1), {64});
   ASSERT_TRUE(other.store->SetPinned(other.store->List("default")[0].id, "default", true).ok());
   kit_.clock.Advance(absl::Seconds(2));
@@ -120,8 +121,8 @@ TEST_F(SharedDropsTest, ForcedDropErasesPointFromEngine) {
   EXPECT_FALSE(IsRestorable(Prompt(1), 64)) << "a use writes nothing there";
 }
 
-// A publish in progress belongs to the time before the drop, in this store and in a store that
-// learns of the drop.
+// A publish that began before a drop is refused, in the store that drops and in a store that
+// notices the drop.
 TEST_F(SharedDropsTest, DropAllCancelsActivePublish) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(2), {64});
@@ -158,7 +159,7 @@ TEST_F(SharedDropsTest, DropRemovesPointBeingWrittenToEngine) {
   const auto point = one.store->List("default")[0];
   int n = 0;
   one.engine->OnWritten([&] {
-    // Writes: 1: the generation; 2: parts; then heads.
+    // The first write is the generation, the second the parts, the third the heads.
     if (++n != 2) return;
     const auto d = one.store->Drop(point.id, "default", true);
     ASSERT_TRUE(d.ok()) << d.status();
@@ -171,7 +172,7 @@ TEST_F(SharedDropsTest, DropRemovesPointBeingWrittenToEngine) {
 
 TEST_F(SharedDropsTest, DropErasesLateWrites) {
   SharedNode one = kit_.Node();
-  // The drop comes during the writes, or before them; the last sent values arrive late.
+  // The drop happens during the writes, or before them. The values that were sent last arrive late.
   for (const bool is_begun : {true, false}) {
     ASSERT_TRUE(KitPublish(one.store.get(), model_, Prompt(1), {64}).ok());
     const auto drop = [&] {
@@ -204,11 +205,11 @@ TEST_F(SharedDropsTest, SlowEngineAnswerAppliesDropAll) {
   kit_.clock.Advance(absl::Seconds(2));
   other.engine->SetDelay(2 * SharedLookup::kDropCheckWait);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "it does not know";
-  other.waits->RunAll();  // not queued after writes
+  other.waits->RunAll();  // the check for drops does not wait behind queued writes
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
 }
 
-// Once the engine's delay is known, local hits wait for its answer.
+// After a lookup has measured the engine's delay, local hits wait for the engine's answer.
 TEST_F(SharedDropsTest, LocalHitsWaitForSlowEngine) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -243,7 +244,7 @@ TEST_F(SharedDropsTest, DropAllCheckBypassesQueuedWrites) {
   EXPECT_LE(served, 1) << "seconds";
 }
 
-// A starting store whose shared engine is also used by another store.
+// Fixture: a store that starts with local entries, and shares an engine with another store.
 class StartDropsTest : public StoreStart {
  protected:
   void SetUp() override {
@@ -254,7 +255,7 @@ class StartDropsTest : public StoreStart {
     for (uint64_t p = 0; p < kPrompts; ++p) ASSERT_TRUE(Publish(p).ok());
     store_.reset();
   }
-  // Drops all entries in a store on another host.
+  // Drops all entries in the other store.
   void DropThere() {
     StoreOptions options;
     options.secret_file = file_;
@@ -283,7 +284,7 @@ class StartDropsTest : public StoreStart {
                                             SharedStore::Seams{&clock_, nullptr, std::move(writes),
                                                                std::make_unique<ManualExecutor>()});
   }
-  // Returns how many of all prompts are hits.
+  // Returns the number of prompts that are hits.
   uint32_t Served() {
     uint32_t served = 0;
     for (uint64_t p = 0; p < kPrompts; ++p) {
@@ -344,7 +345,7 @@ TEST_F(StartDropsTest, DropAllSurvivesRestart) {
   Start();
   engine_->SetUnreachable(true);
   EXPECT_EQ(Served(), 1u);
-  // If the engine loses all its values, no local entry is lost.
+  // If the engine loses all values, the local entries stay.
   memory_.entries.clear();
   engine_->SetUnreachable(false);
   clock_.Advance(absl::Minutes(2));
@@ -363,7 +364,8 @@ TEST_F(StartDropsTest, DropAllIsNotRepeatedAfterRestart) {
     EXPECT_EQ(Served(), 1u) << start;
     EXPECT_EQ(Served(), 1u) << start;
   }
-  // The same for the store's own drop. If the engine lost the number, the store writes it again.
+  // A drop by this store itself is not repeated either. If the engine lost the drop number, the
+  // store writes it again.
   ASSERT_TRUE(shared_->DropAll("default", false).ok());
   ASSERT_TRUE(KitPublish(shared_.get(), model_, Prompt(6), {kLast}).ok());
   ASSERT_TRUE(shared_->Flush(absl::Now() + absl::Minutes(1)).ok());
@@ -371,7 +373,7 @@ TEST_F(StartDropsTest, DropAllIsNotRepeatedAfterRestart) {
   Start();
   EXPECT_EQ(Served(), 1u);
   EXPECT_EQ(memory_.entries.count(SharedSpace(secret_, "default", 0).NumbersName()), 1u);
-  // The next drop is applied.
+  // A later drop by the other store is applied.
   DropThere();
   EXPECT_EQ(Served(), 0u);
 }

@@ -1,5 +1,5 @@
-// The end of shared entries: by expiry, drop or quarantine. It applies in all stores, and ended
-// entries never return.
+// Expiry, drop and quarantine of shared entries: they apply in all stores, and the entries never
+// return.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class SharedEndsTest : public SharedStoreTest {
     ASSERT_TRUE(session->Commit().ok());
     node->writes->RunAll();
   }
-  // Returns the numbers sealed as by a store.
+  // Returns the two numbers of a tenant, sealed as a store does.
   std::string NumbersOf(const SharedNumbers& numbers) {
     const SharedSpace plain(ReadSecret(kit_.secret_file).value(), "default", 0);
     return plain.Seal(plain.NumbersName(), numbers.Text());
@@ -31,12 +31,13 @@ TEST_F(SharedEndsTest, UseExtendsValueExpiry) {
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {64});
   kit_.clock.Advance(absl::Hours(20));
-  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);  // served from RAM, and extends the expiry in the engine
+  // the hit is served from RAM, and extends the expiry in the engine
+  EXPECT_EQ(Fetch(&one, Prompt(1)), 64);
   one.writes->RunAll();
   kit_.clock.Advance(absl::Hours(20));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
-  // Close uses extend the expiry only once.
+  // Uses within a short time extend the expiry only once.
   const int before = one.engine->round_trips();
   Fetch(&one, Prompt(1));
   one.writes->RunAll();
@@ -64,8 +65,8 @@ TEST_F(SharedEndsTest, RestorePointExpiresInAllStores) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
 }
 
-// The expiry is sealed in heads: longer prompts based on them end with them, and the next publish
-// rewrites them.
+// The expiry is in the sealed heads: a longer prompt that uses an expired object is a miss, and the
+// next publish writes the object again.
 TEST_F(SharedEndsTest, RepublishRestoresExpiredPrefix) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   PublishFor(&one, Prompt(1), {64}, absl::Minutes(10));
@@ -87,9 +88,9 @@ TEST_F(SharedEndsTest, DropAllReachesEveryStore) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
-  Fetch(&other, Prompt(2));  // reads the generation again
+  Fetch(&other, Prompt(2));  // makes the store read the generation again
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
-  // Entries published after the drop are found, and older ones never return.
+  // Entries that are published after the drop are found; older ones never return.
   Publish(&third, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
   const SharedSpace space = kit_.Space("default");
@@ -114,7 +115,7 @@ TEST_F(SharedEndsTest, DropAllRemovesOtherStoresLocalEntries) {
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "the first answer";
 }
 
-// The store's own copies are from before the drop, and it would write them under the new
+// The store has local entries from before the drop, which it must not write under the new
 // generation.
 TEST_F(SharedEndsTest, DropAllAppliesToUnreadTenant) {
   SharedNode one = kit_.Node(), other = kit_.Node();
@@ -157,7 +158,7 @@ TEST_F(SharedEndsTest, ConcurrentDropAllsBothApply) {
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&third, Prompt(2));
   EXPECT_TRUE(third.store->List("default").empty());
-  // All stores use the same generation.
+  // All stores now use the same generation.
   Publish(&one, Prompt(3), {64});
   EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
   EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
@@ -182,7 +183,8 @@ TEST_F(SharedEndsTest, SmallerDropNumberIsOverwritten) {
   EXPECT_TRUE(other.store->List("default").empty());
 }
 
-// If the shard with the number is lost, the engine no longer knows which values were dropped.
+// If the Redis shard with the drop number is lost, the engine does not know which values were
+// dropped.
 TEST_F(SharedEndsTest, LostDropNumberRevivesNoEntries) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -195,7 +197,7 @@ TEST_F(SharedEndsTest, LostDropNumberRevivesNoEntries) {
   Publish(&fresh, Prompt(3), {64});
   EXPECT_EQ(Fetch(&fresh, Prompt(1)), 0);
   EXPECT_GT(kit_.Space("default").generation(), space.generation());
-  // A store with a larger number writes it to the engine, and keeps its entries.
+  // A store with a larger drop number writes it to the engine, and keeps its entries.
   EXPECT_EQ(Fetch(&one, Prompt(2)), 64);
   EXPECT_EQ(kit_.Space("default").drop_number(), space.drop_number());
 }
@@ -212,7 +214,7 @@ TEST_F(SharedEndsTest, OnlyRecentReaderRestoresLostGeneration) {
     SharedNode fresh = kit_.Node();
     EXPECT_EQ(Fetch(&fresh, Prompt(1)), 64);
   }
-  // After a longer time, the store may have missed a drop.
+  // After a longer time, the store may have missed a drop, so it does not restore the number.
   kit_.memory.entries.erase(space.NumbersName());
   kit_.clock.Advance(absl::Seconds(90));
   Fetch(&one, Prompt(2));
@@ -237,8 +239,8 @@ TEST_F(SharedEndsTest, UnansweredReadKeepsGenerationBriefly) {
   EXPECT_EQ(other.store->DropAll("default", false).status().code(), absl::StatusCode::kUnavailable);
 }
 
-// A failover may lose the last writes, and a disconnected store learns of the drop only by the
-// number.
+// A failover of Redis may lose the last writes. A store without a connection notices the drop only
+// by the number.
 TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -251,7 +253,7 @@ TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   Fetch(&one, Prompt(2));
   other.engine->SetUnreachable(false);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0) << "the first answer of who is back";
-  // A store that learned of the drop also rewrites a lost number.
+  // A store that only noticed the drop also rewrites a lost number.
   kit_.memory.entries.clear();
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&other, Prompt(2));
@@ -259,7 +261,7 @@ TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 0);
 }
 
-// A client that can write to the engine can only cause misses.
+// A client that can write to the engine, but does not know the secret, can only cause misses.
 TEST_F(SharedEndsTest, UnsealedDropNumberDropsNothing) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -297,8 +299,8 @@ TEST_F(SharedEndsTest, QuarantinedObjectStaysGone) {
   EXPECT_EQ(Fetch(&one, Prompt(1)), 0);
 }
 
-// A starting store knows its models only from its disk; workers that kept running do not send the
-// fields again.
+// A starting store knows fingerprints only from its disk, because running workers do not send them
+// again.
 TEST_F(SharedEndsTest, QuarantineAfterRestartReachesEngine) {
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};
   kit_.store_options.data_dir = kit_.folder.path() + "/data";

@@ -1,4 +1,5 @@
-// SharedKit: stores in memory, on one clock, that share an engine; and a fixture for tests of them.
+// SharedKit: stores without disks that share an engine in memory and a clock. SharedStoreTest: a
+// fixture for their tests.
 #ifndef HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_
 #define HEARTH_TESTS_CACHE_STORE_SHARED_SHARED_KIT_H_
 
@@ -23,8 +24,8 @@
 namespace hearth {
 
 struct SharedNode {
-  ManualExecutor* jobs = nullptr;    // of the local store
-  ManualExecutor* writes = nullptr;  // writes to the engine
+  ManualExecutor* jobs = nullptr;    // background jobs of the local store
+  ManualExecutor* writes = nullptr;  // background writes to the engine
   ManualExecutor* waits = nullptr;   // writes to the engine for which callers wait
   FakeSharedEngine* engine = nullptr;
   LocalStore* behind = nullptr;
@@ -35,7 +36,7 @@ struct SharedNode {
 
 struct SharedKit {
   FakeClock clock;
-  FakeClock* steady = nullptr;  // null: `clock`; applies to nodes created later
+  FakeClock* steady = nullptr;  // steady clock of stores that are created later; null: `clock`
   FakeSharedMemory memory;
   TestFolder folder;
   std::string secret_file = folder.path() + "/secret";
@@ -44,7 +45,7 @@ struct SharedKit {
 
   SharedKit() { store_options.host_bytes = 8 * kMiB; }
 
-  // Returns the tenant's space in the engine's generation.
+  // Returns the tenant's SharedSpace in the generation that the engine has.
   SharedSpace Space(const std::string& tenant) {
     const std::string secret = ReadSecret(secret_file).value();
     const SharedSpace plain(secret, tenant, 0);
@@ -76,21 +77,21 @@ struct SharedKit {
   }
 };
 
-// The model has C = 16, W = 24 and layers "llg": 64 tokens are 4 global objects of one slice and 2
-// local objects of two slices.
+// The model has chunks of 16 tokens, a window of 24 tokens and layers "llg" (two local, one
+// global): 64 tokens are 4 global objects of one slice and 2 local objects of two slices.
 class SharedStoreTest : public ::testing::Test {
  protected:
   static KitPrompt Prompt(uint64_t seed, uint32_t tokens = 65) {
     return {KitTokens(seed, tokens), {}};
   }
-  // Publishes at `node` and writes to the engine.
+  // Publishes to the store `node`, and runs its writes to the engine.
   void Publish(SharedNode* node, const KitPrompt& prompt, std::vector<uint32_t> boundaries) {
     const auto result = KitPublish(node->store.get(), model_, prompt, boundaries);
     ASSERT_TRUE(result.ok()) << result.status();
     ASSERT_EQ(result->boundaries, boundaries);
     node->writes->RunAll();
   }
-  // Fetches like a worker's first call, which sends the fields of its fingerprint.
+  // Fetches like the first call of a worker, which sends the fields of its fingerprint.
   uint32_t Fetch(SharedNode* node, const KitPrompt& prompt, Tier* tier = nullptr) {
     node->store->Observe(model_, prompt.tenant);
     const auto tokens = KitFetch(node->store.get(), model_, prompt, tier);

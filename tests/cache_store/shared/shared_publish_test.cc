@@ -1,4 +1,4 @@
-// Publishes to stores that share an engine: when they are acknowledged, and what delays them.
+// Publishes to stores that share an engine: when a publish is acknowledged, and what delays it.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Stores that share real Redis servers: servers that are killed, silent or too small cause misses,
-// but no failures and no wrong bytes.
+// Stores that share real Redis servers: a server that is killed, silent or too small causes misses,
+// but no errors and no wrong bytes.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -25,7 +25,7 @@
 namespace hearth {
 namespace {
 
-// With C = 16, 64 tokens are 4 global objects of 16 KiB and 2 local objects of 32 KiB.
+// With chunks of 16 tokens, 64 tokens are 4 global objects of 16 KiB and 2 local objects of 32 KiB.
 class SharedRedisTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -50,7 +50,7 @@ class SharedRedisTest : public testing::Test {
     }
     ASSERT_TRUE(store->Flush(Soon()).ok());
   }
-  // Compares every byte with the published bytes.
+  // Returns the number of usable tokens. Compares every byte with the published bytes.
   uint32_t Fetch(TieredStore* store, uint64_t seed) {
     store->Observe(model_, "default");
     const auto tokens = KitFetch(store, model_, Prompt(seed));
@@ -85,7 +85,7 @@ TEST_F(SharedRedisTest, ClusterServesDespiteLostShard) {
   EXPECT_LT(Hits(third.get(), 1, 20), 20);  // each prompt has 8 values on 3 shards
   Publish(third.get(), 21, 5);
   EXPECT_EQ(Hits(third.get(), 21, 5), 5);
-  EXPECT_EQ(Hits(other.get(), 1, 20), 20);  // from RAM
+  EXPECT_EQ(Hits(other.get(), 1, 20), 20);  // hits from RAM
 }
 
 // The Redis user has the rights listed in docs/scale-out.md.
@@ -106,7 +106,7 @@ TEST_F(SharedRedisTest, RestrictedUserSuffices) {
   const auto one = Store(servers.addresses()), other = Store(servers.addresses());
   Publish(one.get(), 1, 10);
   EXPECT_EQ(Hits(other.get(), 1, 10), 10);
-  ASSERT_TRUE(other->Flush(Soon()).ok());  // extends expiries
+  ASSERT_TRUE(other->Flush(Soon()).ok());  // waits until the expiries are extended
   EXPECT_TRUE(one->DropAll("default", false).ok());
   EXPECT_EQ(Hits(Store(servers.addresses()).get(), 1, 10), 0);
   for (int i = 0; i < servers.size(); ++i) {
@@ -121,7 +121,7 @@ TEST_F(SharedRedisTest, SilentServerCostsOnlyMisses) {
   const auto one = Store(server.address());
   Publish(one.get(), 1, 3);
   const auto other = Store(server.address());
-  // A busy machine may need longer than the budget.
+  // Repeat the fetch: on a busy machine it may take longer than the budget.
   for (const absl::Time until = Soon(); Fetch(other.get(), 1) == 0;) ASSERT_LT(absl::Now(), until);
   server.Stop();
   EXPECT_EQ(Fetch(other.get(), 2), 0);
@@ -142,7 +142,7 @@ TEST_F(SharedRedisTest, EvictingServerCostsOnlyMisses) {
                                     {"--maxmemory", "6mb", "--maxmemory-policy", "volatile-ttl",
                                      "--maxmemory-samples", "64"}});
   const auto one = Store(server.address());
-  Publish(one.get(), 1, 150);  // 128 KiB each
+  Publish(one.get(), 1, 150);  // each prompt has 128 KiB
   const auto other = Store(server.address());
   const size_t hits = Hits(other.get(), 1, 150);
   EXPECT_GT(hits, 10);
@@ -156,7 +156,7 @@ TEST_F(SharedRedisTest, EvictingServerCostsOnlyMisses) {
   }
 }
 
-// A Redis that stores values and, after Lie(), answers one of kHonest commands wrongly.
+// A fake Redis server that stores values. After Lie(), it answers one of kHonest commands wrongly.
 class LyingRedis {
  public:
   static constexpr int kHonest = 1000;
@@ -244,14 +244,15 @@ class LyingRedis {
         [&] {
           return Answer{"", true};
         },
-        [&] { return Answer{""}; },  // shifts all later answers to the wrong commands
+        // no answer, so that all later answers belong to wrong commands
+        [&] { return Answer{""}; },
         [&] {
           return Answer{honest, false, true};
         },
         [&] {
           return Answer{"", false, false, true};
         },
-        // Stored values vanish or are replaced by other values.
+        // Stored values vanish, or are replaced by other values.
         [&] {
           values_.erase(words.back());
           return Answer{honest};
@@ -273,7 +274,7 @@ class LyingRedis {
   int lies_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_){5};
-  FakeRedis server_;  // last: its thread uses the other members
+  FakeRedis server_;  // the last member, because its thread uses the other members
 };
 
 uint64_t ResidentBytes() {
@@ -287,12 +288,12 @@ uint64_t ResidentBytes() {
 TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
   const char* const given = std::getenv("HEARTH_HOSTILE_FETCHES");
   const int fetches = given == nullptr ? 1200 : std::atoi(given);
-  constexpr uint64_t kPrompts = 600;  // 2 KiB each, twice the room in RAM
+  constexpr uint64_t kPrompts = 600;  // each prompt has 2 KiB; together twice the size of RAM
   LyingRedis redis;
-  // Much longer than a load from a silent server: if the last load's speed makes a lookup too long
-  // for its budget, the lookup may ask the engine only once a second.
+  // The budget is much longer than a load from a silent server takes: if a load seems too slow for
+  // the budget, lookups try it only once a second.
   shared_.fetch_budget = absl::Seconds(4);
-  redis_.silence = absl::Milliseconds(200);  // shorter than a lookup's budget
+  redis_.silence = absl::Milliseconds(200);  // shorter than the time budget of a lookup
   redis_.probe_pause = absl::Milliseconds(5);
   host_bytes_ = kMiB / 2;
   model_ = KitModel().Make();
@@ -308,7 +309,7 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
     const bool is_hit = Fetch(other.get(), seed) > 0;
     hits += is_hit;
     if (!is_hit) {
-      // After a miss, a worker computes and publishes. Wait until a connection is open again.
+      // After a miss, publish like a worker. Then wait until a connection is open again.
       Publish(one.get(), seed, 1);
       while (other->Stats().Of(Counter::kSharedUnreachableShards) > 0) std::this_thread::yield();
     }
@@ -324,7 +325,7 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
             << before / kMiB << " MiB after 1,000, " << most / kMiB << " at most\n";
 }
 
-// One of three stores is disconnected, and loads are in progress.
+// During the drop, one of three stores has no connection, and loads are running.
 TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   const TestFolder data;
   RedisProcess server(data.path(), {});
@@ -369,7 +370,7 @@ TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   EXPECT_EQ(Hits(cut.get(), 1, kOld), 0u) << "its first answers";
   stop = true;
   for (std::thread& load : loads) load.join();
-  // A restart of Redis does not affect local entries.
+  // Restarting Redis does not affect local entries.
   Publish(other.get(), 5000, 20);
   server.Kill();
   server.Start();

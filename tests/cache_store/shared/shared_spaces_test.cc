@@ -1,4 +1,4 @@
-// The spaces that a store remembers: their number is limited, so some are forgotten.
+// A store remembers the spaces of a limited number of tenants; the others are read again.
 #include "cache_store/shared/tier/shared_spaces.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ class SharedSpacesTest : public SharedStoreTest {
                         ReadSecret(kit_.secret_file).value(), absl::Seconds(1));
   }
   absl::Time Soon() { return kit_.clock.Now() + absl::Seconds(1); }
-  // Begins the spaces of as many tenants as can be remembered, a moment apart.
+  // Begins the spaces of as many other tenants as are remembered, one after the other.
   void LookForOthers(SharedSpaces* spaces) {
     for (size_t i = 0; i < SharedSpaces::kMaxTenants; ++i) {
       kit_.clock.Advance(absl::Microseconds(100));
@@ -50,7 +50,7 @@ TEST_F(SharedSpacesTest, DropIsNotRepeatedForForgottenTenant) {
   kit_.clock.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("default", Soon()).ok());
   EXPECT_EQ(Points(), 1u);
-  // The next drop is applied.
+  // A later drop is applied.
   ASSERT_TRUE(DropAll(&theirs).ok());
   kit_.clock.Advance(absl::Seconds(2));
   ASSERT_TRUE(spaces.Of("default", Soon()).ok());
@@ -70,13 +70,13 @@ TEST_F(SharedSpacesTest, LookupDuringReadAppliesDrop) {
   });
   spaces.CheckForDrops("default", Soon());
   EXPECT_EQ(left, 0);
-  // Afterwards the engine is not asked again.
+  // After that, the engine is not asked again.
   const int gets = store_.engine->gets();
   spaces.CheckForDrops("default", Soon());
   EXPECT_EQ(store_.engine->gets(), gets);
 }
 
-// For a tenant without entries, the engine is also asked only once a second.
+// The engine is asked only once a second, even for a tenant without entries.
 TEST_F(SharedSpacesTest, EngineReadsForUnknownTenantAreLimited) {
   SharedSpaces spaces = Spaces(&store_);
   for (int i = 0; i < 3; ++i) spaces.CheckForDrops("nobody", Soon());
@@ -86,7 +86,7 @@ TEST_F(SharedSpacesTest, EngineReadsForUnknownTenantAreLimited) {
   EXPECT_EQ(store_.engine->gets(), 2);
 }
 
-// The engine lost a drop number that was created by a clock ahead of this one.
+// The engine has lost a drop number, which came from a clock ahead of this store's clock.
 TEST_F(SharedSpacesTest, DropNumberExceedsStoresLargerNumber) {
   SharedSpaces spaces = Spaces(&store_);
   const auto ahead = static_cast<uint64_t>(absl::ToUnixMicros(kit_.clock.Now() + absl::Hours(1)));

@@ -1,5 +1,5 @@
-// Stores that share an engine: all of them serve an entry that was published to one store, and
-// engine failures cause only misses.
+// Stores that share an engine: all stores serve an entry that was published to one of them.
+// Failures of the engine cause only misses.
 #include "cache_store/shared/tier/shared_store.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST_F(SharedStoreTest, OtherStoreRestoresPublish) {
   EXPECT_EQ(other.Of(Counter::kHits), 1);
   EXPECT_EQ(other.Of(Counter::kFetches), 1);
   EXPECT_EQ(other.Of(Counter::kSharedHits), 1);
-  // Two round trips, plus one for the generation; then the prompt is in RAM.
+  // Two round trips for the prompt, and one for the generation. Then the prompt is in RAM.
   EXPECT_EQ(other.engine->round_trips(), 3);
   EXPECT_EQ(Fetch(&other, Prompt(1), &tier), 64);
   EXPECT_EQ(tier, Tier::kHost);
@@ -55,13 +55,13 @@ TEST_F(SharedStoreTest, LookupLoadsOnlyMissingObjects) {
   Tier tier = Tier::kNone;
   EXPECT_EQ(Fetch(&other, Prompt(1, 129), &tier), 128);
   EXPECT_EQ(tier, Tier::kShared);
-  // Each time 4 global and 2 local objects; none is loaded twice.
+  // Each prompt needs 4 global and 2 local objects; no object is loaded twice.
   EXPECT_EQ(other.Of(Counter::kSharedReadBytes), 2 * read);
 }
 
 TEST_F(SharedStoreTest, LongestRestorableBoundaryIsFound) {
   std::mt19937_64 random(7);
-  // A fixed secret fixes the names and their order, and so which values are lost.
+  // A fixed secret gives fixed names of values, and so determines which values are lost.
   ASSERT_TRUE(CopySecret(std::string(kSecretBytes, 's'), kit_.secret_file).ok());
   int hits = 0, lower = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -97,7 +97,7 @@ TEST_F(SharedStoreTest, NextHitIsShorterAfterVanishedPart) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
   const KitPrompt prompt = Prompt(1, 129);
-  // Between Exists and Get, the tail of boundary 128 vanishes; boundary 64 does not need it.
+  // Between Exists and Get, the local tail of boundary 128 vanishes. Boundary 64 does not need it.
   const std::string name = Name(prompt, {112, 16, LayerGroup::kLocal});
   ASSERT_EQ(kit_.memory.entries.count(name), 1);
   other.engine->OnGet([&](int number) {
@@ -166,8 +166,8 @@ TEST_F(SharedStoreTest, RejectedObjectIsRewritten) {
   EXPECT_EQ(Fetch(&third, Prompt(1)), 64);
 }
 
-// A part may be sealed for the right object and still not match the head's digests: parts of two
-// publishers may be mixed.
+// A part may be correctly sealed but not match the head's digests, because the parts come from two
+// publishers.
 TEST_F(SharedStoreTest, WrongSliceDigestIsRejected) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1, 129), {64, 128});
@@ -196,10 +196,9 @@ TEST_F(SharedStoreTest, WrongSliceDigestIsRejected) {
   EXPECT_EQ(Fetch(&other, prompt), 64);
 }
 
-// If the budget is too short for the whole prompt, a prefix is loaded instead of retrying the whole
-// each time.
+// If the time budget is too short for the whole prompt, a prefix of it is loaded.
 TEST_F(SharedStoreTest, ShortBudgetRestoresPrefix) {
-  kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
+  kit_.shared_options.max_in_flight_bytes = 1;  // one value in each round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {16, 32, 48, 64});
   other.engine->SetDelay(absl::Milliseconds(80));
@@ -215,14 +214,15 @@ TEST_F(SharedStoreTest, ShortBudgetRestoresPrefix) {
   EXPECT_EQ(found, 64u) << "each lookup goes on from what is here";
 }
 
-// Without retries, the engine would count as slow forever, as only loads are measured.
+// Loads that seem too slow are tried from time to time: only a load can show that the engine has
+// become fast.
 TEST_F(SharedStoreTest, SlowEngineIsRetried) {
-  kit_.shared_options.max_in_flight_bytes = 1;  // a value a round trip
+  kit_.shared_options.max_in_flight_bytes = 1;  // one value in each round trip
   SharedNode one = kit_.Node(), other = kit_.Node();
   for (const uint64_t seed : {1, 2, 3}) Publish(&one, Prompt(seed), {64});
   other.engine->SetDelay(absl::Milliseconds(80));
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0);
-  // Still slow: one lookup measures it, the next one skips the engine.
+  // The engine is still slow: one lookup measures it, and the next one skips the engine.
   kit_.clock.Advance(SharedLookup::kTryPause);
   absl::Time start = kit_.clock.Now();
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
@@ -230,13 +230,13 @@ TEST_F(SharedStoreTest, SlowEngineIsRetried) {
   start = kit_.clock.Now();
   EXPECT_EQ(Fetch(&other, Prompt(3)), 0);
   EXPECT_LT(kit_.clock.Now() - start, kit_.shared_options.fetch_budget / 2);
-  // Fast again.
+  // The engine is fast again.
   other.engine->SetDelay(absl::ZeroDuration());
   kit_.clock.Advance(SharedLookup::kTryPause);
   EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
 }
 
-// A point that does not fit into RAM must not be fetched repeatedly.
+// A restore point that does not fit into RAM must not be loaded again and again.
 TEST_F(SharedStoreTest, OversizedPointIsNotLoaded) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
@@ -266,7 +266,7 @@ TEST_F(SharedStoreTest, HangingEngineDelaysOneLookup) {
   EXPECT_EQ(other.store->Claim(KitQuery(model_, Prompt(1)), ask)->role, ClaimRole::kCompute);
   EXPECT_EQ(kit_.clock.Now() - start, kit_.shared_options.fetch_budget);
   kit_.clock.Advance(SharedLookup::kPause);
-  // The same if the generation is known and the engine hangs later.
+  // A lookup also takes one budget if the generation is known and the engine hangs in a later call.
   other.engine->SetDelay(absl::ZeroDuration());
   EXPECT_EQ(Fetch(&other, Prompt(2)), 0);
   other.engine->OnGet([&](int) { other.engine->SetDelay(absl::InfiniteDuration()); });
@@ -313,8 +313,8 @@ TEST_F(SharedStoreTest, ConcurrentLookupsLoadOnce) {
   kit_.shared_options.fetch_budget = absl::Minutes(1);
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
-  Fetch(&other, Prompt(2));  // reads the generation
-  // The second lookup starts while the first is in its Get.
+  Fetch(&other, Prompt(2));  // makes the store read the generation
+  // The second lookup starts while the first one waits for its Get.
   absl::Notification begun, may_end;
   other.engine->OnGet([&](int) {
     begun.Notify();

@@ -1,4 +1,4 @@
-// The expiries of values: stores and the fleet simulator compute the same.
+// Expiries of shared values: stores and the fleet simulator compute the same.
 #include "cache_store/shared/shared_ttl_policy.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kChunk = 16;
-constexpr uint32_t kLongest = 12;  // in blocks
+constexpr uint32_t kLongest = 12;  // longest prompt, in blocks
 
 TEST(SharedTtlPolicy, CloseUsesExtendExpiryOnce) {
   SharedTtlPolicy lives(absl::Hours(24));
@@ -35,7 +35,7 @@ TEST(SharedTtlPolicy, DeeperChunksExpireEarlier) {
   EXPECT_EQ(SharedTtlPolicy::TtlOf(ttl, 0, false), ttl / 2);
 }
 
-// A store with an engine, and a simulated fleet of one node with as much memory.
+// Fixture: a store with an engine, and a simulated fleet of one store with equally much memory.
 class SharedFleetTest : public SharedStoreTest {
  protected:
   SharedFleetTest() {
@@ -50,8 +50,9 @@ class SharedFleetTest : public SharedStoreTest {
 
   ~SharedFleetTest() override { EXPECT_GT(hits_, 200); }
 
-  // Serves a prompt of `whole` blocks, shared with other prompts of this kind, and optionally its
-  // own half block after them. Expects that store and fleet agree on hits and expiries.
+  // Serves a prompt in both: `whole` blocks that it shares with other prompts of this kind, then
+  // optionally half a block of its own. Expects that store and simulator agree on hits and
+  // expiries.
   void Serve(SharedNode* node, uint32_t kind, uint32_t whole, bool has_half) {
     const uint32_t end = whole * kChunk + (has_half ? kChunk / 2 : 0);
     KitPrompt prompt{KitTokens(kind, end + 1), {}};

@@ -1,4 +1,5 @@
-// The values of the shared engine: sealed contents are restored, and invalid values are rejected.
+// Values of the shared engine: opening a sealed value gives its contents, and invalid values are
+// rejected.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -87,8 +88,8 @@ TEST(SharedValues, RoundTripKeepsAnyLength) {
   EXPECT_EQ(Shape(3 * text / 2).parts(), 4);
 }
 
-// Returns the bytes that jemalloc, the allocator of Redis, allocates: it has four sizes from each
-// power of two to the next.
+// Returns the bytes that jemalloc, the allocator of Redis, allocates for `bytes`. It has four sizes
+// from each power of two to the next.
 uint64_t Allocated(uint64_t bytes) {
   uint64_t power = 1024;
   while (2 * power < bytes) power *= 2;
@@ -153,7 +154,8 @@ TEST(SharedValues, EqualTextsSealDifferently) {
   EXPECT_NE(space.Seal(name, "text"), space.Seal(name, "text"));
 }
 
-// Changes that a client can make if it can read and write the whole engine.
+// Tries all changes that a client can make without the secret if it can read and write the whole
+// engine.
 TEST(SharedValues, TamperedValuesAreRejected) {
   const SharedSpace space(Secret(), "tenant", 4);
   const SharedShape shape = Shape(64);
@@ -176,7 +178,7 @@ TEST(SharedValues, TamperedValuesAreRejected) {
     uint64_t generation = 4;
     std::string tenant = "tenant";
     switch (i % 7) {
-      case 0:  // swapped
+      case 0:  // values are swapped
         if (one.name == other.name) name += "0";
         value = other.value;
         break;
@@ -186,11 +188,11 @@ TEST(SharedValues, TamperedValuesAreRejected) {
       case 2:
         value.resize(draw(value.size()));
         break;
-      case 3:  // beginning of one value, end of another
+      case 3:  // the beginning of one value and the end of another
         value.replace(value.size() / 2, std::string::npos, other.value, other.value.size() / 2);
         if (one.name == other.name) value.back() ^= 1;
         break;
-      case 4:  // restored after a drop
+      case 4:  // an old value is written again after a drop
         generation = 5 + draw(3);
         break;
       case 5:
@@ -223,7 +225,7 @@ TEST(SharedValues, HeadOfOtherObjectIsRejected) {
   for (size_t bytes = 0; bytes < shape.head_bytes(); ++bytes) {
     ASSERT_FALSE(shape.ParseHead(text.substr(0, bytes)).ok());
   }
-  // Every bit of the head must match, except the expiry and the digests.
+  // Each flipped bit of the head is rejected, except in the expiry and the digests.
   const size_t free_begin = 36, free_end = 44, digests = shape.head_bytes() - 16;
   for (size_t bit = 0; bit < 8 * digests; ++bit) {
     if (bit / 8 >= free_begin && bit / 8 < free_end) continue;
@@ -233,7 +235,8 @@ TEST(SharedValues, HeadOfOtherObjectIsRejected) {
   }
 }
 
-// A lost shard then loses whole chunks; the chunks of a conversation lie on all shards.
+// All values of a chunk are on one shard, so a lost shard loses whole chunks. The chunks of a
+// conversation are on all shards.
 TEST(SharedValues, ChunkValuesShareOneShard) {
   const SharedSpace space(Secret(), "default", 1);
   const auto shard_of = [](const std::string& name) {

@@ -1,4 +1,5 @@
-// The simulator compared with published figures, and the store's policy compared with its targets.
+// The cache simulator compared with published hit rates, and the store's eviction policy compared
+// with its target hit rates.
 #include "bench/simulate/simulate.h"
 
 #include <gmock/gmock.h>
@@ -38,9 +39,10 @@ double Rounded(double rate) { return std::round(rate * 1000) / 1000; }
 
 struct Published3 {
   const char* trace;
-  double lru[5], optimum[5];  // published, to three digits
-  double dense_bar[5];        // minimum of the default policy
-  double points_bar[4];       // the same for restore points of the 4B model, up to 25 %
+  double lru[5], optimum[5];  // published hit rates, rounded to three digits
+  double dense_bar[5];        // minimum hit rates of the default policy for token blocks
+  // minimum hit rates for restore points of the 4B model, for sizes up to 25 %
+  double points_bar[4];
 };
 
 const Published3 kPublished[] = {
@@ -91,7 +93,7 @@ TEST_P(PublishedTraceTest, DefaultPolicyMeetsRestorePointTargets) {
 INSTANTIATE_TEST_SUITE_P(Traces, PublishedTraceTest, ::testing::ValuesIn(kPublished),
                          [](const auto& info) { return std::string(info.param.trace); });
 
-// Generates traces that were not used for tuning.
+// Generates request traces that were not used to tune the policy.
 class Generator {
  public:
   explicit Generator(uint32_t seed) : random_(seed) {}
@@ -133,7 +135,7 @@ std::vector<uint32_t> Joined(std::vector<uint32_t> a, const std::vector<uint32_t
   return a;
 }
 
-// One of 300 documents with equal probability, with a question.
+// Requests for one of 300 documents, each equally likely, with a question.
 Trace Uniform() {
   Generator make(1);
   std::vector<std::vector<uint32_t>> documents;
@@ -144,7 +146,7 @@ Trace Uniform() {
   return make.Finish();
 }
 
-// A few popular prompts, and from time to time a flood of prompts used once.
+// Requests for a few popular prompts and, from time to time, many prompts that are used once.
 Trace Scan() {
   Generator make(2);
   std::vector<std::vector<uint32_t>> hot;
@@ -156,7 +158,7 @@ Trace Scan() {
   return make.Finish();
 }
 
-// The same documents in the same order, again and again: LRU's worst case.
+// Requests for the same documents in the same order, again and again: the worst case of LRU.
 Trace Loop() {
   Generator make(3);
   std::vector<std::vector<uint32_t>> documents;
@@ -167,7 +169,7 @@ Trace Loop() {
   return make.Finish();
 }
 
-// Conversations after system prompts with Zipf popularity.
+// Conversations that begin with one of several system prompts; their popularity follows Zipf's law.
 Trace Conversations(double continues, double think_ms) {
   Generator make(4);
   std::vector<std::vector<uint32_t>> systems;
@@ -203,8 +205,9 @@ TEST(SimulateTest, DefaultPolicyHitRateReachesLru) {
     for (const bool points : {false, true}) {
       const ModelShape* const model = points ? Gemma4b() : nullptr;
       for (const double size : kSizes) {
-        // Compare to three digits, like the published figures. If all documents are equally likely,
-        // no order is better than another and chance decides: allow three standard deviations.
+        // Allow a rounding error of the third digit, like the published hit rates. In the trace
+        // "uniform", all documents are equally likely, so no policy can be better than another:
+        // allow three standard deviations.
         const double margin = std::string(name) == "uniform" ? 0.01 : 0.0005;
         EXPECT_GE(HitRate(trace, model, kDefault, size) + margin, HitRate(trace, model, kLru, size))
             << name << " at " << size << (points ? ", restore points" : "");
@@ -272,7 +275,7 @@ TEST(TraceTest, EqualPrefixesShareBlocks) {
   EXPECT_NE(trace->requests[2].blocks[1], trace->requests[0].blocks[1]);
 }
 
-// Ten stores without their own memory; each request goes to a random store.
+// Ten stores without RAM of their own share an engine. Each request goes to a random store.
 TEST(FleetTest, SharedEngineMatchesLruCache) {
   const Trace& trace = Published("conversation");
   FleetShape fleet;
@@ -282,7 +285,7 @@ TEST(FleetTest, SharedEngineMatchesLruCache) {
   EXPECT_GE(rates.found, 0.97 * HitRate(trace, nullptr, kLru, 0.1));
   EXPECT_GE(rates.found, 0.9 * HitRate(trace, nullptr, kDefault, 0.1));
   EXPECT_EQ(rates.shared, rates.found);
-  // Redis' default samples too few values to find the oldest.
+  // Redis's default number of samples is too small to find the oldest value.
   fleet.samples = 5;
   EXPECT_LT(SimulateFleet(trace, fleet).found, rates.found);
 }

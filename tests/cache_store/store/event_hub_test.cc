@@ -13,7 +13,8 @@ RestorePoint PointOf(const std::string& tenant) {
   return point;
 }
 
-// Collects events. If `hold` is set, its first callback blocks the hub's thread.
+// A subscriber that collects events. If `hold` is set, its first callback blocks the hub's thread
+// until the test releases it.
 struct Watcher {
   absl::Mutex mu;
   std::vector<StoreEvent> events ABSL_GUARDED_BY(mu);
@@ -94,13 +95,13 @@ TEST(EventHub, QueueOverflowSendsOneLostEvent) {
   watcher.hold = &go;
   const WatchStart start = hub.Subscribe("a", std::nullopt, watcher.Callback());
   hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
-  watcher.held.WaitForNotification();  // the hub's thread is in the first callback
+  watcher.held.WaitForNotification();  // the hub's thread is now in the first callback
   constexpr size_t kLost = 3;
   for (size_t i = 0; i < EventHub::kMaxQueuedEvents + kLost; ++i) {
     hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
   }
   go.Notify();
-  // The first event, all queued events, and one kLost, even if no event follows.
+  // Expect the first event, all queued events, and one kLost, even if no further event is posted.
   const size_t expected = 1 + EventHub::kMaxQueuedEvents + 1;
   std::vector<StoreEvent> events = watcher.WaitFor(expected);
   ASSERT_EQ(events.size(), expected);
@@ -125,7 +126,8 @@ TEST(EventHub, SnapshotEventsAreNotRepeated) {
   const WatchStart holding = hub.Subscribe("a", std::nullopt, first.Callback());
   hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
   first.held.WaitForNotification();
-  for (int i = 0; i < 3; ++i) hub.Post(StoreEvent::Kind::kStored, PointOf("a"));  // queued
+  // these events stay in the queue
+  for (int i = 0; i < 3; ++i) hub.Post(StoreEvent::Kind::kStored, PointOf("a"));
   const WatchStart start = hub.Subscribe("a", std::nullopt, second.Callback());
   EXPECT_EQ(start.sequence, 4u);
   hub.Post(StoreEvent::Kind::kDropped, PointOf("a"), Removal::kDropped);

@@ -1,6 +1,7 @@
 // The child process of kill_nine_test: publishes, fetches, evicts, demotes and scrubs until it is
-// killed. Prints a line "acked SEED" for each publish acknowledged by the ample store, and "wrong
-// ..." for each error. Arguments: folder, first seed, durability (disk or sync).
+// killed. Prints a line "acked SEED" for each acknowledged publish to the store that has space for
+// everything, and "wrong ..." for each error. Arguments: folder, first seed, durability (disk or
+// sync).
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace hearth {
 namespace {
 
-// Writes each line with one call, so that the pipe never holds a partial line.
+// Writes a line with one call, so that the pipe never has a partial line.
 void Say(const std::string& line) {
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) std::_Exit(5);
 }

@@ -1,9 +1,11 @@
-// kill -9 during a mixed load: acknowledged points survive, and no torn point is visible.
+// kill -9 during a mixed load: acknowledged restore points survive, and no partial restore point is
+// visible.
 //
-// A child publishes, fetches, evicts, demotes and scrubs in two stores, and prints what the store
-// with room for everything acknowledged. The parent kills the child after a seeded number of
-// microseconds, opens the folders and checks them. Folders are kept for several rounds, so later
-// rounds also recover from the remains of earlier ones. HEARTH_KILLS=N sets the number of kills.
+// A child process publishes, fetches, evicts, demotes and scrubs in two stores, and prints which
+// publishes were acknowledged by the store that has space for everything. The parent kills the
+// child after a number of microseconds chosen by a seed, opens the folders and checks them. The
+// folders are used for several rounds, so that later rounds also recover from what earlier rounds
+// left. HEARTH_KILLS=N sets the number of kills.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -55,7 +57,8 @@ class Child {
     }
     return false;
   }
-  // Reads the child's output until `until`, then kills it and drains the pipe.
+  // Reads the child's output until the time `until`, then kills the child and reads the rest of the
+  // pipe.
   std::string RunAndKill(absl::Time until) {
     std::string said;
     char buffer[4096];
@@ -103,17 +106,18 @@ class Killing {
     uint64_t under_way = next_seed_;
     for (const absl::string_view line : absl::StrSplit(said, '\n')) {
       uint64_t seed = 0;
-      // The output ends inside a line only if the child died inside a write: then the newline is
-      // missing.
+      // Ignore a partial last line: the child died inside a write, so the newline is missing.
       if (line.substr(0, 6) != "acked " || !absl::SimpleAtoi(line.substr(6), &seed)) continue;
       acked_.insert(seed);
       under_way = seed + 1;
     }
-    next_seed_ = under_way + 2;  // the interrupted publish may be stored or not, but never in part
+    // the publish that was interrupted may be stored or not, but never in part
+    next_seed_ = under_way + 2;
     CheckAmple(under_way);
     CheckSmall(under_way);
   }
-  // Checks all points. Rounds check a sample, as reading all points each round would be quadratic.
+  // Checks all acknowledged restore points. After each round only a sample is checked, because
+  // checking all of them each time would take quadratic time.
   void CheckAll() {
     sampled_ = false;
     CheckAmple(next_seed_);
@@ -153,7 +157,7 @@ class Killing {
     EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
   }
 
-  // Eviction decides which points are stored; all of them must be exact.
+  // Checks the store that evicts: whichever restore points it has, their bytes must be exact.
   void CheckSmall(uint64_t newest) {
     const auto store = Open(false);
     for (uint64_t seed = newest - std::min<uint64_t>(newest, 30); seed <= newest + 30; ++seed) {

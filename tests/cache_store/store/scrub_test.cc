@@ -1,4 +1,4 @@
-// The scrub finds damage on disk without any lookup, at a bounded rate.
+// The scrub finds damage on disk without any lookup, and keeps its rate limit.
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
@@ -22,7 +22,7 @@ class Scrub : public SteppedStoreFixture, public ::testing::Test {
   }
   void Publish(uint64_t seed) { ASSERT_TRUE(SteppedStoreFixture::Publish(seed).ok()); }
   absl::Duration Step() { return stepped()->ScrubStep(); }
-  // Steps until a pass is complete.
+  // Runs steps of the scrub until a pass is complete.
   void RunPass() {
     const uint64_t passes = Counted("scrub_passes");
     for (int step = 0; step < 1000 && Counted("scrub_passes") == passes; ++step) {
@@ -32,7 +32,7 @@ class Scrub : public SteppedStoreFixture, public ::testing::Test {
     executor_->RunAll();
     CheckInvariants(store_.get());
   }
-  // Returns the bytes on disk of one slice of a prompt.
+  // Returns the bytes of one slice of a prompt, as they are on disk.
   std::string SliceOf(uint64_t seed) {
     const SliceView slice = KitSlice(model_, Prompt(seed), {48, 16, LayerGroup::kGlobal}, 4);
     return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};

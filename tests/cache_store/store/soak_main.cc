@@ -1,9 +1,9 @@
-// Mixed operations on one store from several threads, for any length of time: for sanitizers, and
-// to check that the resident memory stays flat once the store is full.
+// Mixed operations on one store from several threads, for any length of time: to run under
+// sanitizers, and to check that the resident memory stays constant after the store is full.
 //
-// Every fetched byte is compared with the bytes that a model would have computed (store_kit.h). The
-// store is small compared with its prompts, so it evicts, demotes, writes behind and scrubs all the
-// time. Exits with 0 if there was no error and the memory stayed flat.
+// Each fetched byte is compared with the byte that a model would have computed (store_kit.h). The
+// store is much smaller than its prompts, so it always evicts, demotes, writes in the background
+// and scrubs. Exits with 0 if there was no error and the memory stayed constant.
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Options {
 
 constexpr std::array<const char*, 2> kTenants = {"default", "other"};
 constexpr uint64_t kFamilies = 4000;
-constexpr uint32_t kShared = 64;  // common tokens of a family
+constexpr uint32_t kShared = 64;  // number of tokens that a group of prompts has in common
 
 StoreOptions SmallStore(const std::string& folder, bool ram_only) {
   StoreOptions options;
@@ -66,7 +66,7 @@ struct Tally {
   void Fail(const std::string& what) {
     if (!failed.exchange(true)) std::fprintf(stderr, "wrong: %s\n", what.c_str());
   }
-  // Accepts refusals, which are part of the load; other errors fail the run.
+  // Accepts refused calls, which are expected under this load; other errors fail the run.
   void Note(const absl::Status& status, const char* call) {
     if (status.ok()) return;
     ++refused;
@@ -106,7 +106,8 @@ class Caller {
 
   uint64_t Below(uint64_t bound) { return random_() % bound; }
 
-  // Draws families with harmonic popularity, roughly the popularity of real prompts.
+  // Returns a random prompt: group number n is drawn with probability proportional to 1/n, roughly
+  // like real prompts.
   KitPrompt AnyPrompt() {
     const double unit = static_cast<double>(random_() >> 11) * 0x1p-53;
     const auto family = static_cast<uint64_t>(std::exp(unit * std::log(kFamilies))) - 1;
@@ -151,7 +152,8 @@ class Caller {
     if (usable.ok() && *usable > 0) ++tally_.hits;
   }
 
-  // Reads a session later, when its objects may have been evicted, dropped or written again.
+  // Opens a session and reads it later, when its objects may have been evicted, dropped or written
+  // again.
   void FetchAndHold() {
     Held& held = held_[Below(held_.size())];
     if (held.session != nullptr && held.session->plan().usable_tokens > 0) {
@@ -241,11 +243,11 @@ class Caller {
 };
 
 constexpr int kRounds = 20;
-// Compares the maximum resident memory of the last rounds with the maximum of earlier rounds with a
-// full store.
+// Compares the maximum resident memory of the last rounds with the maximum of earlier rounds in
+// which the store was full.
 constexpr int kWarmRounds = 8, kLastRounds = 6;
 constexpr double kFlat = 1.05;
-constexpr uint64_t kEnoughToJudge = 1'000'000;  // operations
+constexpr uint64_t kEnoughToJudge = 1'000'000;  // number of operations
 
 int Main(const Options& options) {
   const TestFolder folder;

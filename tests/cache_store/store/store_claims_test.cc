@@ -1,4 +1,4 @@
-// Which caller computes and which callers wait, on a store with a fake clock.
+// Claims: which caller computes a prefix and which callers wait, on a store with a fake clock.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"
@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-// C = 16, W = 24: a prompt of 70 tokens keeps boundary 64.
+// Chunks of 16 tokens, window of 24: a prompt of 70 tokens has its restore point at 64.
 class StoreClaimsTest : public ::testing::Test {
  protected:
   StoreClaimsTest() {
@@ -39,7 +39,8 @@ class StoreClaimsTest : public ::testing::Test {
     return Take(prompt, ask);
   }
   uint64_t Count(const char* name) { return store_->Stats().counters.at(name); }
-  // Returns a prompt of `common` shared tokens, then `own` tokens of `seed`.
+  // Returns a prompt of `common` tokens that all prompts share, then `own` tokens that depend on
+  // `seed`.
   static KitPrompt Branch(uint64_t seed, uint32_t common, uint32_t own) {
     KitPrompt prompt{KitTokens(7, common), {}};
     for (const uint32_t token : KitTokens(seed, own)) prompt.tokens.push_back(token);
@@ -146,9 +147,9 @@ TEST_F(StoreClaimsTest, TenantsHaveSeparateClaims) {
 }
 
 TEST_F(StoreClaimsTest, BranchingPromptsShareCommonPrefix) {
-  // 70 common tokens, then 40 own tokens each. The first caller promises only its own end. The
-  // second learns that another caller computes the common part, and keeps a tail there. All others
-  // wait for that tail.
+  // Prompts of 70 common tokens, then 40 tokens of their own. The first caller promises only the
+  // end of its prompt. The second one notices that another caller computes the common part, and
+  // promises a restore point there. All others wait for this restore point.
   const ClaimDecision first = Take(Branch(11, 70, 40));
   EXPECT_EQ(first.role, ClaimRole::kCompute);
   EXPECT_EQ(first.matched_tokens, 0u);

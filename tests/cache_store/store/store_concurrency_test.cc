@@ -1,5 +1,5 @@
-// Several threads publish, fetch, pin, drop and watch one small store concurrently. Also run under
-// ThreadSanitizer and AddressSanitizer (-DHEARTH_SANITIZE=thread|address).
+// Several threads publish, fetch, pin, drop and watch one small store at the same time. Also run
+// under ThreadSanitizer and AddressSanitizer (-DHEARTH_SANITIZE=thread|address).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -105,7 +105,7 @@ TEST(StoreConcurrency, ConcurrentPublishersStoreOnce) {
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt = PromptOf(1);
   const PublishSpec spec = KitSpec(model, prompt, {64, 96});
-  // All sessions send everything before any of them commits.
+  // All sessions send all slices before any of them commits.
   std::vector<std::unique_ptr<PublishSession>> sessions;
   for (int t = 0; t < kThreads; ++t) {
     sessions.push_back(store->Publish(spec).value());

@@ -1,5 +1,5 @@
-// Parts of a store tested alone: lock, erasing, meters, promotion claims, copies to the device,
-// failed writes.
+// Tests of single parts of a store: lock, erasing, latencies, claims of promotions, copies to the
+// device, failed writes.
 #include "cache_store/store/store_core.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ class StoreCoreTest : public testing::Test {
     core_->StartJobs(std::move(executor), nullptr);
   }
 
-  // Returns an object of one slice that is held and in no tier.
+  // Returns a new object of one slice, held and in no tier.
   StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->mu) {
     ObjectTable& objects = core_->objects;
     const uint64_t number = objects.NextNumber();

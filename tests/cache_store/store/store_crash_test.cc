@@ -47,7 +47,8 @@ class CrashRun {
   explicit CrashRun(uint64_t seed)
       : random_(seed), ample_(seed % 3 != 0), may_flip_(seed % 2 == 0) {
     KitModel geometry;
-    geometry.head_dim = 256;  // 32 KiB slices: a long prompt becomes a table, a short one does not
+    // slices of 32 KiB: a long prompt is written as a table, a short one is not
+    geometry.head_dim = 256;
     geometry.layer_types = "llllg";
     model_ = geometry.Make();
   }
@@ -75,7 +76,7 @@ class CrashRun {
 
  private:
   enum class Promise { kNone, kDisk, kSync };
-  using Point = std::pair<uint64_t, uint32_t>;  // prompt, boundary
+  using Point = std::pair<uint64_t, uint32_t>;  // number of the prompt, boundary
 
   void Open() {
     StoreOptions options;
@@ -104,7 +105,7 @@ class CrashRun {
     flipped_ |= trouble_ == Trouble::kFlip;
   }
 
-  // Prompts come in families of three with a common beginning: one short and two long prompts.
+  // Returns a prompt. Groups of three prompts, one short and two long, have a common beginning.
   static KitPrompt PromptOf(uint64_t prompt) {
     return KitPrompt{KitTokens(prompt / 3, prompt % 3 == 0 ? 33 : 129), {}};
   }
@@ -142,7 +143,7 @@ class CrashRun {
     for (const uint32_t boundary : result->boundaries) {
       if (result->durable != Durability::kMemory) Promised({prompt, boundary}, result->durable);
     }
-    // The log is ordered: everything acknowledged before a sync is synced, too.
+    // Everything that was acknowledged before a sync is also synced, because the log is ordered.
     if (result->durable == Durability::kSync) {
       for (auto& [point, promise] : promised_) promise = Promise::kSync;
     }
@@ -154,8 +155,8 @@ class CrashRun {
     promise = std::max(promise, level == Durability::kSync ? Promise::kSync : Promise::kDisk);
   }
 
-  // Returns the usable tokens. Expects a miss or exact bytes; an error only while something is
-  // broken.
+  // Returns the number of usable tokens. Expects a miss or exact bytes; an error is allowed only
+  // while the disk has a fault.
   uint32_t Fetch(uint64_t prompt, uint32_t boundary = 0) {
     KitPrompt kit = PromptOf(prompt);
     if (boundary > 0) kit.tokens.resize(boundary + 1);
@@ -245,13 +246,13 @@ class CrashRun {
   BootId boot_ = 1;
   FaultyDisk disk_;
   FakeClock clock_;
-  std::string said_;  // warnings of the start
+  std::string said_;  // warnings of the last start
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
   Trouble trouble_ = Trouble::kNone;
   bool full_ = false, flipped_ = false;
-  // The previous life: a description, the durable points at its end, and whether only these can be
-  // on disk.
+  // About the previous life: a description, its durable restore points at the end, and whether only
+  // these can be on disk.
   std::string last_;
   std::set<Digest> durable_;
   bool nothing_new_ = false;

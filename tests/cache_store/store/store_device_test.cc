@@ -1,5 +1,5 @@
-// The store with a gpu tier: which objects are copied to the device and when, reads from the
-// device, and that the store works without it.
+// A store with a gpu tier: which objects are copied to the device and when, reads from the device,
+// and that the store works after losing it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,8 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kDevicePointTokens = 32;  // a restore point of two global and two local objects
+// a restore point of this length has two global and two local objects
+constexpr uint32_t kDevicePointTokens = 32;
 
 class StoreDeviceTest : public testing::Test {
  protected:
@@ -40,14 +41,15 @@ class StoreDeviceTest : public testing::Test {
   void Read(uint64_t seed) {
     EXPECT_EQ(KitFetch(store_.get(), model_, Prompt(seed)).value(), kDevicePointTokens);
   }
-  // Publishes a prompt, reads it twice and lets it be copied to the device.
+  // Publishes a prompt and reads it twice, so that it is copied to the device.
   void Promote(uint64_t seed) {
     Publish(seed);
     Read(seed);
     Read(seed);
     executor_->RunAll();
   }
-  // Reads all objects of the plan from the device only. Returns false if an object is missing.
+  // Reads all objects of the plan, only from the device. Returns false if the device lacks an
+  // object.
   bool ReadFromDevice(FetchSession* session, uint64_t seed) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {
@@ -289,7 +291,7 @@ TEST_F(StoreDeviceTest, EvictedObjectIsNotCopiedToDevice) {
   EXPECT_EQ(Gpu().objects, 0u);
 }
 
-// The point is dropped while its bytes are being copied.
+// The restore point is dropped while its bytes are copied to the device.
 TEST_F(StoreDeviceTest, DropDuringDeviceCopyHidesObject) {
   Open();
   Publish(1);

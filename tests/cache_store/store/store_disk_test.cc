@@ -1,5 +1,5 @@
-// A store with a disk: acknowledged points survive, corrupt bytes are never served, and unusable
-// folders are refused with a reason.
+// A store with a disk: acknowledged restore points survive, damaged bytes are never served, and
+// unusable folders are refused with a reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -148,8 +148,8 @@ TEST_F(DiskStore, ManifestWithoutObjectsIsDropped) {
   }
 }
 
-// If there are two logs, the older may lose its end while the newer loses nothing: a manifest then
-// lacks its objects.
+// A reboot may lose the end of the older of two logs but nothing of the newer one, so that a
+// manifest survives without its objects.
 TEST_F(DiskStore, UnsyncedLossAfterRebootIsNoDamage) {
   const auto open = [this](BootId boot) {
     StoreSeams seams;
@@ -208,7 +208,8 @@ TEST_F(DiskStore, StartSurvivesGarbageTables) {
 }
 
 TEST_F(DiskStore, StaleSecretFileIsIgnored) {
-  // Process ids repeat; in containers, with every start.
+  // A temporary file of an earlier process with the same id: process ids repeat, in containers with
+  // every start.
   std::ofstream(absl::StrCat(folder_.path(), "/secret.", getpid(), ".tmp")) << "torn";
   EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok());
   EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok()) << "the same secret";
@@ -270,7 +271,7 @@ TEST_F(DiskStore, StagedBytesAreBounded) {
   const KitPrompt small{KitTokens(1, 65), {}};
   const PublishSpec spec = KitSpec(model_, small, {64});
   {
-    // Each session holds 2,048 of the 7,000 bytes; the fourth does not fit completely.
+    // Each session takes 2,048 of the 7,000 bytes, so the fourth session does not fit completely.
     std::vector<std::unique_ptr<PublishSession>> sessions;
     absl::Status refused;
     while (refused.ok() && sessions.size() < 10) {

@@ -1,4 +1,4 @@
-// Explain: each reason for a miss, caused by a real event.
+// Explain: each reason for a miss, after an event that really causes it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::Not;
 
 constexpr char kNeverStored[] = "never stored, or removed too long ago to remember";
 
-// C = 16, W = 24: a boundary needs the local objects of its last two chunks.
+// Chunks of 16 tokens, window of 24: a boundary needs the local objects of its last two chunks.
 class StoreExplain : public FaultyTierFixture, public ::testing::Test {
  protected:
   void Open(uint64_t host_bytes, uint64_t disk_bytes) {
@@ -76,8 +76,8 @@ TEST_F(StoreExplain, ReportedBoundaryBytesMatchFetch) {
   EXPECT_GE(usable, 4u);
 }
 
-// The age of the oldest remembered removal depends on all tenants, so showing it would reveal other
-// tenants' activity.
+// The reason must not show how far back the history goes: this depends on all tenants, and would
+// reveal their activity.
 TEST_F(StoreExplain, ReasonForUnknownPromptIsConstant) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
@@ -87,7 +87,7 @@ TEST_F(StoreExplain, ReasonForUnknownPromptIsConstant) {
 }
 
 TEST_F(StoreExplain, RamEvictionIsExplained) {
-  Open(3 * 4 * 256, 0);  // room for one prompt of 64 tokens, not two
+  Open(3 * 4 * 256, 0);  // space for one prompt of 64 tokens, not for two
   Publish(prompt_, {64});
   Publish(other_, {64});
   clock_.Advance(absl::Seconds(12));
@@ -158,7 +158,8 @@ TEST_F(StoreExplain, RemovedLocalTailIsExplained) {
   Publish(prompt_, {32, 64});
   Drop(32);
   clock_.Advance(absl::Seconds(90));
-  for (const uint32_t boundary : {32u, 48u}) {  // both need the local objects of chunk 16..32
+  // both boundaries need the local object of tokens 16 to 31
+  for (const uint32_t boundary : {32u, 48u}) {
     const BoundaryReport report = At(prompt_, boundary);
     EXPECT_EQ(report.miss, MissReason::kTailGone) << boundary;
     EXPECT_EQ(report.removed, Removal::kDropped);
@@ -170,8 +171,7 @@ TEST_F(StoreExplain, MissingGlobalObjectsAreExplained) {
   Open(0, 1 << 20);
   Publish(prompt_, {64});
   const auto reading = store_->FetchById(store_->List("default").at(0).id, "default").value();
-  // The reader's references keep the other objects in place after the first object is found
-  // damaged.
+  // The reader's references keep the other objects stored after the first object is found damaged.
   const ObjectId first = reading->plan().objects[0].id;
   ASSERT_EQ(first.group, LayerGroup::kGlobal);
   disk_faults_.Arm(Fault::kBitFlip, 1);
@@ -196,7 +196,7 @@ TEST_F(StoreExplain, DifferentCutsAreExplained) {
   EXPECT_THAT(report.reason, HasSubstr("stored with other cuts"));
 }
 
-// A hit that could have been longer is explained like a miss.
+// If a hit could have been longer, Explain says why it is not.
 TEST_F(StoreExplain, HitExplainsLongerUnusablePoints) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
@@ -217,7 +217,7 @@ TEST_F(StoreExplain, HitExplainsLongerUnusablePoints) {
   EXPECT_EQ(report.other_fingerprints[0].difference.field, "weights");
   EXPECT_EQ(report.other_fingerprints[0].matched_tokens, 96u);
   EXPECT_THAT(report.summary, HasSubstr("weights is w0 here and w1 there"));
-  // If the others reach no further, they are not mentioned.
+  // Prefixes with other cuts or fingerprints are not mentioned if they are not longer than the hit.
   Publish(longer, {96});
   report = Explain(longer);
   EXPECT_TRUE(report.other_fingerprints.empty());
@@ -235,7 +235,7 @@ TEST_F(StoreExplain, FullHitDoesNotMentionCuts) {
 TEST_F(StoreExplain, LongReportKeepsDeclaredBoundaries) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {32});
-  // 40 chunks, 2 of them stored, and two cuts.
+  // The prompt has 40 chunks, of which 2 are stored, and two prefill cuts.
   const KitPrompt longer{KitTokens(1, 640), {328, 560}};
   const ExplainReport report = Explain(longer);
   std::vector<uint32_t> told;
@@ -270,7 +270,7 @@ TEST_F(StoreExplain, ExplainHidesOtherTenants) {
   Open(1 << 20, 1 << 20);
   KitPrompt theirs = prompt_;
   theirs.tenant = "acme";
-  Publish(other_, {64});  // the default tenant has stored another prompt
+  Publish(other_, {64});  // another prompt of the default tenant
   const ExplainReport before = Explain(prompt_);
   Publish(theirs, {64});
   const ExplainReport after = Explain(prompt_);
@@ -318,7 +318,8 @@ TEST(History, OldestHistoryEntryIsForgotten) {
   for (size_t i = 0; i < History::kMaxEntries; ++i) {
     history.Record(key(i), Removal::kDropped, start + absl::Seconds(i));
   }
-  history.Record(key(0), Removal::kDiskFull, start + absl::Hours(100));  // now the newest
+  // this record becomes the newest
+  history.Record(key(0), Removal::kDiskFull, start + absl::Hours(100));
   history.Record(key(History::kMaxEntries), Removal::kDropped, start + absl::Hours(101));
   ASSERT_NE(history.Find(key(0)), nullptr);
   EXPECT_EQ(history.Find(key(0))->why, Removal::kDiskFull);

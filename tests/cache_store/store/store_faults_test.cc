@@ -1,4 +1,4 @@
-// The store over failing tiers: no wrong byte is served, nothing else is lost, and the store keeps
+// A store with failing tiers: no wrong byte is served, no other entry is lost, and the store keeps
 // working.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -180,7 +180,7 @@ TEST_F(StoreFaults, SkippedDiskWriteKeepsRamCopy) {
   EXPECT_EQ(Counted("write_behind_skipped"), 1u);
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
   EXPECT_FALSE(store_->List("default").at(0).durable);
-  // A later durable publish of the same prompt writes it to disk.
+  // A later publish of the same prompt with durability `sync` writes it to disk.
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}, Durability::kSync).ok());
   EXPECT_TRUE(store_->List("default").at(0).durable);
   CheckInvariants();

@@ -1,5 +1,5 @@
-// Keep hints of publishers: they change which of its own points a tenant loses, and affect no other
-// tenant.
+// Eviction hints of publishers: they change which of its own restore points a tenant loses, and do
+// not affect other tenants.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// A prompt of 64 tokens takes 2 KiB in RAM; there is room for 16 prompts.
+// A prompt of 64 tokens takes 2 KiB in RAM, which has space for 16 prompts.
 class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<RetentionPolicy> {
  protected:
   StoreHints() {
@@ -36,7 +36,7 @@ class StoreHints : public SteppedStoreFixture, public ::testing::TestWithParam<R
   void PublishMany(uint64_t first, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) Publish(first + i, {});
   }
-  // Checks with Explain, as a lookup would count as a use.
+  // Returns whether the prompt is stored. Uses Explain, because a lookup would count as a use.
   bool Has(uint64_t seed) {
     return store_->Explain(KitQuery(model_, Prompt(seed))).value().usable_tokens == 64;
   }
@@ -99,7 +99,7 @@ TEST_P(StoreHints, KeepTimeExtendsTtl) {
   clock_.Advance(absl::Seconds(30));
   EXPECT_TRUE(Has(1));
   EXPECT_FALSE(Has(2));
-  Publish(1, {60, 0});  // restarts the keep time
+  Publish(1, {60, 0});  // begins the keep time again
   clock_.Advance(absl::Seconds(50));
   EXPECT_TRUE(Has(1));
   Publish(1, {3600, 0});

@@ -1,5 +1,5 @@
-// Many prompts of many chunks: calls that process them release the store's lock in between. Also a
-// prompt with more chunks than a store keeps.
+// Many prompts of many chunks: calls that process them release the store's lock from time to time.
+// Also a prompt with more chunks than a store keeps.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -34,7 +34,8 @@ class StoreLongPrompts : public ::testing::Test {
     PublishLong();
   }
   Store* store() { return static_cast<Store*>(store_.get()); }
-  // Publishes zeros, as the kit's bytes take time in proportion to all earlier tokens.
+  // Publishes slices of zeros, because computing the kit's bytes takes time proportional to the
+  // number of earlier tokens.
   void PublishLong() { Publish(long_, kLong); }
   void Publish(const KitPrompt& prompt, uint32_t boundary) {
     const KvLayout layout = model_.Layout().value();
@@ -87,7 +88,7 @@ TEST_F(StoreLongPrompts, LongCallsReleaseLockBetweenPoints) {
   CheckInvariants(store());
 }
 
-// 8,192 of the smallest chunks are as long as the longest context of the models.
+// 8,192 chunks of the smallest size are as long as the longest context of the models.
 TEST_F(StoreLongPrompts, LongerPromptKeepsFirst8192Chunks) {
   constexpr uint32_t kMost = 16 * kMaxChunks;
   const KitPrompt longer{KitTokens(3, kMost + 33), {}};
@@ -116,7 +117,7 @@ TEST_F(StoreLongPrompts, ExplainLooksUpEachChunkTwice) {
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);
 }
 
-// Other threads may change the point whenever the lock is released.
+// While the lock is released, other threads may drop the restore point.
 TEST_F(StoreLongPrompts, ConcurrentDropCausesMiss) {
   std::atomic<bool> stop{false};
   std::thread reader([&] {
@@ -164,7 +165,7 @@ TEST_F(StoreLongPrompts, PinDuringDropAllKeepsPoint) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-// The erases of a drop are recorded by the next thread that holds the lock.
+// A drop must erase its entries from disk itself if the queue of background jobs is full.
 TEST_F(StoreLongPrompts, DropErasesDespiteFullQueue) {
   Open(64 * kMiB);
   Publish({KitTokens(2, 17), {}, "other"}, 16);
@@ -174,7 +175,7 @@ TEST_F(StoreLongPrompts, DropErasesDespiteFullQueue) {
     StoreLock lock(&core);
     core.catalog.Remove(core.catalog.Find(expired), Removal::kExpired);
   }
-  executor_->SetFull(true);  // the queue contains the erase of that point
+  executor_->SetFull(true);  // the queue already has the erase of that point
   core.between_holds = [&] { executor_->RunAll(); };
   EXPECT_EQ(store_->DropAll("default", false)->dropped, 1u);
   core.between_holds = nullptr;
@@ -183,7 +184,7 @@ TEST_F(StoreLongPrompts, DropErasesDespiteFullQueue) {
   EXPECT_EQ(store_->Stats().restore_points, 1u) << "an erased point came back";
 }
 
-// Calls `on_write` before a publish writes its slices.
+// A tier that calls `on_write` before each write of slices.
 class HookedTier : public FaultyTier {
  public:
   HookedTier(SliceTier* tier, Faults* faults, const std::function<void()>* on_write)
@@ -200,7 +201,7 @@ class HookedTier : public FaultyTier {
 TEST(StorePublishRaces, ImplicitPointDuringPublishHasOneManifest) {
   const TestFolder folder;
   KitModel kit;
-  kit.window = 1000;  // the longer point uses all objects of the shorter one
+  kit.window = 1000;  // a longer restore point uses all objects of a shorter one
   const Fingerprint model = kit.Make();
   const KitPrompt prompt{KitTokens(1, 97), {}};
   Faults faults;

@@ -1,4 +1,4 @@
-// A store without a disk: published prompts are found with exact bytes, and memory is bounded.
+// A store without a disk: published prompts are found with exact bytes, and its memory is limited.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,7 +93,7 @@ TEST(MemoryStore, FetchReturnsPublishedBytes) {
       for (const uint32_t boundary : boundaries) {
         KitPrompt shorter = prompt;
         shorter.tokens.resize(boundary + 1);
-        shorter.tokens.back() = 99999;  // another continuation
+        shorter.tokens.back() = 99999;  // the last token differs
         shorter.cuts.erase(std::remove_if(shorter.cuts.begin(), shorter.cuts.end(),
                                           [&](uint32_t cut) { return cut > boundary; }),
                            shorter.cuts.end());
@@ -144,7 +144,7 @@ TEST(MemoryStore, PublishOfDifferingBytesIsRefused) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 32u);
 }
 
-// Returns the kit's model in the class `invariant`.
+// Returns the kit's model in exactness class `invariant`.
 Fingerprint Invariant() {
   const Fingerprint exact = KitModel().Make();
   std::vector<FingerprintField> fields(exact.fields().begin(), exact.fields().end());
@@ -171,7 +171,7 @@ TEST(MemoryStore, InvariantModelIgnoresCuts) {
   EXPECT_EQ(store->Stats().counters.at("nondeterminism"), 1u);
 }
 
-// A caller that uses another exactness class learns this from Explain.
+// Explain tells a caller that its model differs from the stored one in the exactness class.
 TEST(MemoryStore, ExplainNamesDifferingExactnessClass) {
   const auto store = MemoryStore();
   const Fingerprint stored = KitModel().Make(), asked = Invariant();
@@ -247,8 +247,8 @@ TEST(MemoryStore, MatchedTokensReachDivergingChunk) {
   for (uint32_t i = 41; i < 60; ++i) prompt.tokens[i] = 70000 + i;
   const auto session = store->Fetch(KitQuery(model, prompt), 0, 0).value();
   EXPECT_EQ(session->plan().matched_tokens, 41u);
-  // Window 24 at boundary 32: the local objects of [9, 32) are missing, as only boundary 64 was
-  // kept, whose tail begins at 41.
+  // With a window of 24, boundary 32 needs the local objects of tokens 9 to 31. They are missing:
+  // only boundary 64 was kept, whose local tail begins at 41.
   EXPECT_EQ(session->plan().usable_tokens, 0u);
 }
 
@@ -283,7 +283,7 @@ TEST(MemoryStore, SystemPromptServesOtherQuestions) {
 
 TEST(MemoryStore, UsedAndPinnedPointsAreNotEvicted) {
   const Fingerprint model = KitModel().Make();
-  // 32 tokens: two global and four local slices of 256 bytes each.
+  // A restore point of 32 tokens has two global and four local slices of 256 bytes each.
   const uint64_t point_bytes = 6 * 256;
   const auto store = MemoryStore(4 * point_bytes);
   const auto prompt = [](uint64_t seed) { return KitPrompt{KitTokens(seed, 33), {}}; };
@@ -309,7 +309,7 @@ TEST(MemoryStore, SharedPinnedBytesCountOnce) {
   const Fingerprint model = KitModel().Make();
   const KitPrompt prompt{KitTokens(1, 65), {}};
   StoreOptions options;
-  options.host_bytes = 4 * 4 * 3 * 256;  // four times the bytes of the whole prompt
+  options.host_bytes = 4 * 4 * 3 * 256;  // space for four whole prompts
   options.count_points = false;
   options.max_pinned_fraction = 0.25;
   const auto store = TieredStore::Open(options).value();
@@ -323,7 +323,7 @@ TEST(MemoryStore, SharedPinnedBytesCountOnce) {
     each_by_itself += point.bytes;
     last = point.bytes;
   }
-  // Four global and four times two local slices.
+  // The pinned prompt has four global slices and four times two local slices.
   EXPECT_EQ(store->Stats().pinned_bytes, 4 * 3 * 256u);
   EXPECT_GT(each_by_itself, options.host_bytes * options.max_pinned_fraction);
   for (size_t i = 0; i + 1 < points.size(); ++i) {

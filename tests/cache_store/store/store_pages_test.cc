@@ -1,5 +1,5 @@
-// Opaque pages that only the engine that wrote them can read (object_layout 2), through the whole
-// store.
+// Objects made of opaque pages, which only the engine that wrote them can read (object_layout 2),
+// through the whole store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kPageBytes = 1000;  // not a multiple of a row
+constexpr uint32_t kPageBytes = 1000;  // not a multiple of the size of a row
 
 KitModel Engine() {
   KitModel engine;
@@ -26,7 +26,7 @@ KitModel Engine() {
   return engine;
 }
 
-// C = 16, W = 24, with disk and RAM.
+// Fixture: a store with disk and RAM, chunks of 16 tokens, window of 24.
 class StorePages : public FaultyTierFixture, public ::testing::Test {
  protected:
   StorePages() {
@@ -41,7 +41,8 @@ class StorePages : public FaultyTierFixture, public ::testing::Test {
 TEST_F(StorePages, PagesSurviveRestart) {
   const auto published = KitPublish(store_.get(), engine_, prompt_, {96});
   ASSERT_TRUE(published.ok()) << published.status();
-  // Six blocks of the one full layer, and for two sliding layers the blocks that overlap [73, 96).
+  // Received: six blocks of the full attention layer, and for each of two sliding window layers the
+  // two blocks that overlap tokens 73 to 95.
   EXPECT_EQ(published->bytes_received, (6 + 2 * 2) * kPageBytes);
   EXPECT_EQ(KitFetch(store_.get(), engine_, prompt_).value(), 96u);
   Open();
@@ -64,7 +65,7 @@ TEST_F(StorePages, BoundaryInsidePageIsRefused) {
             "boundaries: 90 must be a multiple of chunk_tokens, 16, because pages cannot be split");
 }
 
-// The largest pages in the maximum number of layers: together 2^41 bytes a block.
+// The largest pages in the maximum number of layers take 2^41 bytes for each block.
 TEST_F(StorePages, OversizedPagesAreRefused) {
   KitModel huge = Engine();
   huge.page_bytes = kMaxPageTokenBytes * 16;
@@ -103,7 +104,7 @@ TEST_F(StorePages, ExplainNamesEngineDifferences) {
               ElementsAre("head_dim", "kv_dtype", "kv_heads", "object_layout", "page_bytes"));
 }
 
-// A folder written by a later release.
+// The folder was written by a later release with a newer object layout.
 TEST_F(StorePages, ErrorNamesNewerObjectLayout) {
   ASSERT_TRUE(KitPublish(store_.get(), engine_, prompt_, {96}).ok());
   store_.reset();

@@ -1,4 +1,4 @@
-// RAM of the restore points' bookkeeping: it counts towards host_bytes and is bounded.
+// RAM for the bookkeeping of restore points: it counts towards host_bytes, and is limited.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ using ::testing::IsEmpty;
 
 constexpr uint32_t kTinyTokens = 16;
 constexpr uint32_t kLongChunks = 160;
-constexpr uint32_t kLongTokens = kLongChunks * kTinyTokens;  // about 400 bytes a chunk
+// tokens of a long prompt; its bookkeeping takes about 400 bytes for each chunk
+constexpr uint32_t kLongTokens = kLongChunks * kTinyTokens;
 
 class StorePointsTest : public ::testing::Test {
  protected:

@@ -1,5 +1,5 @@
-// Objects read from disk are promoted to RAM in the background: only whole objects, even if the
-// fetch ends early, bounded, and never in place of objects that are only in RAM.
+// Objects that are read from disk are promoted to RAM in the background: only whole objects, within
+// a limit, and never in place of objects that are only in RAM.
 #include <gtest/gtest.h>
 
 #include "tests/support/stepped_store.h"
@@ -8,8 +8,8 @@
 namespace hearth {
 namespace {
 
-// With C = 16, W = 24 and the kit's layers, 64 tokens are 4 global objects of one slice of 256
-// bytes and 2 local objects of two slices.
+// With chunks of 16 tokens, a window of 24 and the kit's layers, 64 tokens are 4 global objects of
+// one slice of 256 bytes, and 2 local objects of two slices.
 constexpr uint64_t kPointBytes = 8 * 256;
 constexpr size_t kPointObjects = 6;
 
@@ -69,7 +69,7 @@ TEST_F(StorePromotion, PartialFetchPromotesOnlyWholeObjects) {
   EXPECT_EQ(Counted("demoted_objects"), kPointObjects + 2) << "as many as made room";
   EXPECT_EQ(ObjectsInRam(1), 2u);
   EXPECT_EQ(Counted("promoted_objects"), 2u);
-  // The next fetch reads these from RAM, and only the rest from disk.
+  // The next fetch reads the promoted objects from RAM, and only the others from disk.
   const uint64_t before = Counted("bytes_read_disk");
   ReadAll(1);
   EXPECT_EQ(Counted("bytes_read_disk") - before, kPointBytes - 2 * 256);
@@ -110,7 +110,7 @@ TEST_F(StorePromotion, PartlyPromotedPointCanBeDemoted) {
 TEST_F(StorePromotion, PromotionKeepsRamOnlyPoints) {
   Open(2 * kPointBytes);
   Publish(1);
-  executor_->SetFull(true);  // the next publishes are not written behind
+  executor_->SetFull(true);  // the next publishes stay only in RAM
   Publish(2, Durability::kMemory);
   Publish(3, Durability::kMemory);
   executor_->SetFull(false);
@@ -127,7 +127,8 @@ TEST_F(StorePromotion, RamFullOfHeldObjectsSkipsPromotion) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadAll(1);
-  const auto second = Fetch(2), third = Fetch(3);  // in use when the job needs their room
+  // these sessions hold the objects in RAM while the job needs space
+  const auto second = Fetch(2), third = Fetch(3);
   RunTasksAndCheck();
   EXPECT_EQ(Counted("promotions_skipped"), kPointObjects);
   EXPECT_EQ(ObjectsInRam(1), 0u);
@@ -138,7 +139,7 @@ TEST_F(StorePromotion, QueuedPromotionsAreLimited) {
   Open(4 * kPointBytes, 2 * 256);
   Publish(1);
   Open(4 * kPointBytes, 2 * 256);
-  ReadAll(1);  // no job has run yet
+  ReadAll(1);  // the promotions are queued; no job has run yet
   EXPECT_EQ(Counted("promotions_skipped"), kPointObjects - 2);
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 2u);

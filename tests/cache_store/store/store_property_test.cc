@@ -1,8 +1,9 @@
-// Random operations compared with a model that remembers only acknowledged points. Seeded.
+// Random operations compared with a model that remembers only acknowledged restore points.
+// Operations are chosen by a seed.
 //
-// After every step: no tier exceeds its capacity, and the bookkeeping is consistent. At every
-// fetch: the bytes are exact, and at least one publish still wants the objects (not expired). After
-// reopening, if nothing was evicted: every acknowledged durable restore point is there.
+// After every step: no tier exceeds its capacity, and the bookkeeping is consistent. For every
+// fetch: the bytes are exact, and the objects have not expired. After reopening, if nothing was
+// evicted: every durable restore point that was acknowledged is there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     store_ = OpenStore(options, std::move(seams)).value();
   }
 
-  // Returns a prompt of one of a few families that share prefixes, with or without cuts.
+  // Returns a prompt from one of a few groups with common prefixes, with or without prefill cuts.
   KitPrompt RandomPrompt() {
     KitPrompt prompt;
     prompt.tokens = KitTokens(random_() % 4, 20 + random_() % 200);
@@ -84,7 +85,8 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     const Durability level = random_() % 3 == 0   ? Durability::kMemory
                              : random_() % 8 == 0 ? Durability::kSync
                                                   : Durability::kDisk;
-    // Pins keep expired points; only the other tenant has no pins.
+    // Only the tenant "other", which has no pins, uses times to live, because a pin keeps an
+    // expired restore point.
     const bool expires = prompt.tenant == "other" && random_() % 2 == 0;
     PublishSpec spec = KitSpec(model_, prompt, RandomBoundaries(prompt), level);
     if (expires) spec.ttl = absl::Seconds(1 + random_() % 60);
@@ -106,7 +108,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     }
   }
 
-  // Returns a name for an object from everything that its key covers.
+  // Returns a name for an object, made of everything that the object's key covers.
   static std::string NameOf(const KitPrompt& prompt, const ObjectId& id) {
     std::string name = prompt.tenant + (id.group == LayerGroup::kGlobal ? " g" : " l");
     const uint32_t end = id.begin + id.tokens;
@@ -146,7 +148,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     LeaseSomething(session->get(), prompt);
   }
 
-  // Copies on the device must be right when they are leased and for as long as they are held.
+  // Leases a copy on the device. Its bytes must be right for as long as the lease is held.
   void LeaseSomething(FetchSession* session, const KitPrompt& prompt) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {
@@ -204,12 +206,15 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   std::unique_ptr<TieredStore> store_;
   std::vector<std::pair<std::unique_ptr<FetchSession>, KitPrompt>> sessions_;
   std::vector<KitPrompt> acked_;
-  std::map<std::string, absl::Time> wanted_until_;  // of the other tenant's objects
-  // Runs without drops and with room for everything must keep everything.
+  // for each object of the tenant "other": until when a publish wants it
+  std::map<std::string, absl::Time> wanted_until_;
+  // A run without drops and with enough space must keep all entries.
   const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
   std::shared_ptr<FakeDevice> device_;
-  std::vector<std::pair<DeviceRef, std::string>> leases_;  // leases and their expected bytes
-  uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
+  // leases of device copies, and the expected bytes
+  std::vector<std::pair<DeviceRef, std::string>> leases_;
+  // number of restore points evicted or demoted, over all openings of the store
+  uint64_t left_ = 0;
 };
 
 TEST_P(StoreProperty, RandomOperationsMatchModel) {

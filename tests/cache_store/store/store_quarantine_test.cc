@@ -1,5 +1,5 @@
-// Objects that an audit found wrong: removed permanently in their tenant, with the name of their
-// publisher.
+// Quarantine of objects that an audit found wrong: they are removed permanently from their tenant,
+// and the publisher is named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class StoreQuarantine : public ::testing::Test {
   }
 
   const TestFolder folder_;
-  const Fingerprint model_ = KitModel().Make();  // C = 16, W = 24
+  const Fingerprint model_ = KitModel().Make();  // chunks of 16 tokens, window of 24
   const KitPrompt prompt_{KitTokens(1, 100), {}};
   const std::vector<ObjectId> wrong_ = {{16, 16, LayerGroup::kGlobal}};
   std::unique_ptr<TieredStore> store_;
@@ -49,7 +49,7 @@ class StoreQuarantine : public ::testing::Test {
 
 TEST_F(StoreQuarantine, QuarantineNamesPublisher) {
   PublishAs("worker-1", prompt_, 64);
-  PublishAs("worker-2", prompt_, 96);  // the chunks after 64, and the tail
+  PublishAs("worker-2", prompt_, 96);  // publishes only the chunks after 64 and the local tail
   ASSERT_EQ(Usable(prompt_), 96u);
   const auto result = store_->Quarantine(KitQuery(model_, prompt_), wrong_);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -59,7 +59,7 @@ TEST_F(StoreQuarantine, QuarantineNamesPublisher) {
   EXPECT_THAT(store_->Explain(KitQuery(model_, prompt_))->summary, HasSubstr("quarantined"));
   EXPECT_EQ(store_->Quarantine(KitQuery(model_, prompt_), wrong_).status().code(),
             absl::StatusCode::kNotFound);
-  // The prompt can be computed and published again.
+  // After the quarantine, the prompt can be computed and published again.
   PublishAs("worker-3", prompt_, 96);
   EXPECT_EQ(Usable(prompt_), 96u);
 }
@@ -84,7 +84,8 @@ TEST_F(StoreQuarantine, QuarantineSurvivesRestart) {
   EXPECT_EQ(Usable(prompt_), 0u);
 }
 
-// The digests of a quarantined object are right, so a start that found the object would serve it.
+// The digests of a quarantined object match its bytes, so a start that still finds the object on
+// disk would serve it.
 TEST(StoreQuarantineCrash, QuarantinedObjectStaysGoneAfterCrash) {
   for (const bool machine : {false, true}) {
     SCOPED_TRACE(machine ? "the machine" : "the process");

@@ -1,4 +1,4 @@
-// Limits and guarantees of tenants.
+// Quotas, pin limits and guaranteed bytes of tenants.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -89,7 +89,8 @@ TEST_F(QuotaTest, OversizedPublishIsRefused) {
   ASSERT_TRUE(Publish("b", 1).ok());
   PinAll("b");
   ASSERT_TRUE(Publish("b", 2).ok());
-  // There is room for one point besides the pinned point; this prompt needs the room of two.
+  // There is space for one restore point besides the pinned one, but this prompt needs twice as
+  // much.
   const KitPrompt twice{KitTokens(3, 2 * kTokens), {}, "b"};
   const auto refused = KitPublish(store_.get(), model_, twice, {2 * kTokens});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
@@ -98,13 +99,13 @@ TEST_F(QuotaTest, OversizedPublishIsRefused) {
   EXPECT_TRUE(Has("b", 1));
   EXPECT_TRUE(Has("b", 2));
   EXPECT_EQ(store_->Stats().counters.at("publishes_refused_quota"), 1u);
-  // The refused publish left no reservation.
+  // The refused publish has left no reserved bytes.
   ASSERT_TRUE(Publish("b", 4).ok());
   EXPECT_FALSE(Has("b", 2));
 }
 
-// The longer prompt adds few objects, but also uses objects that the evicted shorter point leaves
-// behind.
+// The longer prompt adds few objects of its own, but also uses objects that the evicted shorter
+// restore point leaves.
 TEST_F(QuotaTest, ObjectsOfEvictedPrefixStayCounted) {
   OpenFor("b", {3 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
@@ -116,8 +117,8 @@ TEST_F(QuotaTest, ObjectsOfEvictedPrefixStayCounted) {
   EXPECT_LE(Usage("b").bytes, 3 * unit_.bytes);
 }
 
-// A reader may still hold the objects of a point that was evicted for its quota. A lookup that
-// finds them complete creates the point again, which must fit into the quota like any other.
+// A reader may still hold the objects of a restore point that was evicted for the quota. A lookup
+// that finds all objects creates the restore point again, which must then fit into the quota.
 TEST_F(QuotaTest, RecreatedPointMustFitQuota) {
   OpenFor("b", {2 * unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
@@ -149,7 +150,8 @@ TEST_F(QuotaTest, OwnPinLimitIgnoresOtherTenants) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].max_pinned_bytes = 2 * unit_.bytes;
   quotas.by_tenant["floored"].floor_bytes = unit_.bytes;
-  // Half of the bytes above the floors may be pinned: two points of b and one of any tenant.
+  // Half of the bytes above all floor_bytes may be pinned: two restore points of b, and one of any
+  // tenant.
   Open(quotas, 7 * unit_.bytes);
   for (const char* tenant : {"a", "b", "floored"}) {
     for (uint64_t seed : {1, 2}) ASSERT_TRUE(Publish(tenant, seed).ok());
@@ -177,7 +179,7 @@ TEST_F(QuotaTest, SumOfPinLimitsMustFit) {
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 0u);
   EXPECT_THAT(std::string(ValidatePins(PinRoomOf(quotas, 1199, 0.5)).message()),
               HasSubstr("max_pinned_bytes: must be at most 599 bytes together"));
-  quotas.by_tenant["a"].floor_bytes = 200;  // of a's 300 bytes, 100 are above the floor
+  quotas.by_tenant["a"].floor_bytes = 200;  // a has 300 bytes, 100 more than its floor_bytes
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 100u);
 }
 
@@ -208,17 +210,18 @@ TEST_F(QuotaTest, GuaranteedBytesSurviveOtherTenants) {
   EXPECT_FALSE(Has("b", 1)) << "above its floor it is evicted like anybody";
   EXPECT_TRUE(Has("b", 2));
   EXPECT_TRUE(Has("a", 5));
-  // If the room is guaranteed to another tenant, the publish is refused without emptying the store
-  // first.
+  // If the space is guaranteed to another tenant, the publish is refused, and nothing is evicted
+  // before.
   const KitPrompt large{KitTokens(9, 4 * kTokens), {}, "a"};
   EXPECT_FALSE(KitPublish(store_.get(), model_, large, {4 * kTokens}).ok());
   EXPECT_TRUE(Has("a", 5));
-  // The tenant's own publishes evict its points below the floor.
+  // Publishes of the tenant itself evict its guaranteed restore points.
   for (uint64_t seed : {3, 4, 5}) ASSERT_TRUE(Publish("b", seed).ok());
   EXPECT_FALSE(Has("b", 2));
 }
 
-// The bytes of b above its floor would suffice, but b has no point small enough to evict.
+// The bytes of b above its floor_bytes would suffice, but each restore point of b is too large to
+// evict without going below floor_bytes.
 TEST_F(QuotaTest, GuaranteesOfOthersRefuseOversizedPublish) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes + unit_.bytes / 2;
@@ -234,7 +237,7 @@ TEST_F(QuotaTest, GuaranteesOfOthersRefuseOversizedPublish) {
   EXPECT_TRUE(Has("b", 2));
 }
 
-// A point between two others shares all its objects with them.
+// A restore point between two others of the same prompt shares all its objects with them.
 TEST_F(QuotaTest, PublishEvictsAllUnprotectedPoints) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes;

@@ -1,4 +1,4 @@
-// Calls that overlap with a write: each interleaving is forced by a hook, not left to chance.
+// Calls that overlap with a write to disk: a hook forces each order of events.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Calls a hook before each write, whose error fails the write, and a hook before the next erase.
+// A tier that calls one hook before each write (an error of the hook fails the write), and another
+// before the next erase.
 class HookTier : public SliceTier {
  public:
   HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write,
@@ -59,7 +60,7 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
     };
     return seams;
   }
-  // Runs `hook` once, before the next write to the disk.
+  // Calls `hook` once, before the next write to the disk.
   void BeforeNextWrite(std::function<absl::Status()> hook) {
     before_write_ = [this, hook = std::move(hook)] {
       const auto once = std::move(hook);
@@ -79,10 +80,11 @@ class StoreRaces : public SteppedStoreFixture, public ::testing::Test {
 
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   std::function<absl::Status()> before_write_;
-  std::function<void()> before_erase_;  // called once
+  std::function<void()> before_erase_;  // hook that is called once, before the next erase
 };
 
-// Two workers publish the same prompt, computed in different steps: equal keys, different bytes.
+// Two workers publish the same prompt with equal keys but different bytes, because they computed it
+// in different steps.
 TEST_F(StoreRaces, FirstPortablePublishWins) {
   KitModel portable;
   portable.exact = false;
@@ -157,7 +159,8 @@ TEST_F(StoreRaces, PinOfRamPointReachesDisk) {
     const Digest id = OnlyPoint().id;
     ASSERT_TRUE(store_->SetPinned(id, "default", true).ok());
     if (pinned_while_written) {
-      ASSERT_TRUE(Publish(Durability::kDisk).ok());  // another publisher makes it durable
+      // another publish writes the restore point to disk
+      ASSERT_TRUE(Publish(Durability::kDisk).ok());
     } else {
       executor_->RunAll();
     }
@@ -183,7 +186,7 @@ TEST_F(StoreRaces, DropDuringPublishIsNoted) {
   EXPECT_THAT(result->boundaries, ElementsAre(96u));
   EXPECT_THAT(result->notes, ElementsAre(HasSubstr("boundary 64 left out: it was dropped")));
   CheckInvariants();
-  Open();  // exactly the acknowledged points
+  Open();  // after reopening, exactly the acknowledged restore points are there
   EXPECT_EQ(OnlyPoint().tokens, 96u);
   EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), 96u);
 }
@@ -203,7 +206,7 @@ TEST_F(StoreRaces, EndOfOldFetchKeepsNewPoint) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
-// Otherwise a lookup would create the restore point again, and it would stay.
+// A lookup must not create the dropped restore point again from its objects.
 TEST_F(StoreRaces, LookupDoesNotReviveDroppedPoint) {
   Open();
   ASSERT_TRUE(Publish(Durability::kDisk).ok());
@@ -249,7 +252,7 @@ TEST(FingerprintBookTest, OldestUnusedFingerprintIsForgotten) {
   };
   const auto held = book.Learn(model(0), "default");
   for (size_t i = 1; i < FingerprintBook::kMaxPerTenant; ++i) book.Learn(model(i), "default");
-  book.Learn(model(1), "default");  // used again
+  book.Learn(model(1), "default");  // makes this fingerprint the most recently used
   book.Learn(model(100), "default");
   EXPECT_NE(book.Find(model(0).digest(), "default"), nullptr) << "somebody refers to it";
   EXPECT_NE(book.Find(model(1).digest(), "default"), nullptr);
@@ -258,7 +261,7 @@ TEST(FingerprintBookTest, OldestUnusedFingerprintIsForgotten) {
   EXPECT_THAT(book.Of("other"), IsEmpty());
 }
 
-// As by two calls that looked for the fingerprint at the same time.
+// Learn a fingerprint twice, like two calls that looked it up at the same time.
 TEST(FingerprintBookTest, ConcurrentLearnKeepsOneEntry) {
   FingerprintBook book;
   const Fingerprint model = KitModel().Make();

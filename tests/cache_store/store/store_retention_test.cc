@@ -1,4 +1,4 @@
-// The store evicts points in the policy's order, seen through its API.
+// The store evicts restore points in the order of its eviction policy, observed through its API.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// Returns a prompt of a conversation; each turn continues the previous turn.
+// Returns the prompt of one turn of a conversation; it continues the previous turn's prompt.
 KitPrompt Turn(uint64_t conversation, uint32_t turn) {
   return KitPrompt{KitTokens(conversation, 32 + 32 * turn + 1), {}};
 }
@@ -27,7 +27,7 @@ class StoreRetention : public SteppedStoreFixture,
     options_.data_dir = disk_bytes > 0 ? folder_.path() : "";
     SteppedStoreFixture::Open();
   }
-  // Acts like a worker: fetches, then publishes the prompt's end and the boundary before it.
+  // Acts like a worker: fetches the prompt, then publishes its end and the chunk boundary before.
   uint32_t Ask(const KitPrompt& prompt) {
     clock_.Advance(absl::Seconds(1));
     const uint32_t found = KitFetch(store_.get(), model_, prompt).value();
@@ -37,7 +37,7 @@ class StoreRetention : public SteppedStoreFixture,
     CheckInvariants(store_.get());
     return found;
   }
-  // Opens a store and serves twenty conversations. Returns their bytes on disk.
+  // Opens a store and serves twenty conversations. Returns the bytes that they take on disk.
   uint64_t AskOfTwenty() {
     Open(0, 64 << 20);
     for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
@@ -45,13 +45,13 @@ class StoreRetention : public SteppedStoreFixture,
   }
 };
 
-// Every second conversation returns once; the others never do.
+// Every second conversation has a second turn; the others never return.
 TEST_P(StoreRetention, DefaultPolicyKeepsReturningPrompts) {
-  // Room for about twelve prompts.
+  // The disk has space for about twelve prompts.
   Open(12 * 10 * 256);
   uint64_t returned = 0, asked = 0;
   for (uint64_t i = 0; i < 600; ++i) {
-    Ask(Turn(i, i % 2 == 0 ? 3 : 0));  // the long prompts return
+    Ask(Turn(i, i % 2 == 0 ? 3 : 0));  // every second conversation has a long prompt and returns
     if (i % 2 == 0 && i >= 24) {
       ++asked;
       if (Ask(Turn(i - 24, 4)) > 0) ++returned;
@@ -112,7 +112,7 @@ TEST_P(StoreRetention, RestartEvictsOldestFirst) {
   CheckInvariants(store_.get());
 }
 
-// Bytes and uses are equal; only the cost of computing a token differs.
+// Both models' prompts have equal bytes and uses; only the cost of computing a token differs.
 TEST_P(StoreRetention, PointsOfCostlierModelAreKept) {
   Open(24 * 256 * 4);
   KitModel small, large;
@@ -139,7 +139,7 @@ TEST(ComputeCostTest, ComputeCostComesFromModelFields) {
   const auto steps = [](const Fingerprint& model) {
     return CostStepsOf(MultiplyAddsPerToken(model, model.Layout().value()));
   };
-  // Gemma 3 270M and 27B: 0.1 and 25.6 billion multiply-adds.
+  // Expected multiply-adds per token: 0.1 billion for Gemma 3 270M, and 25.6 billion for 27B.
   const auto gemma = [](uint64_t layers, uint64_t kv_heads, uint64_t head_dim, uint64_t hidden,
                         uint64_t intermediate, uint64_t heads) {
     return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
@@ -168,7 +168,7 @@ TEST(ComputeCostTest, ComputeCostComesFromModelFields) {
   EXPECT_LT(steps(absurd.Make()), 200);
 }
 
-// The prompt is published first and used again much later.
+// The prompt that was published first is used again much later.
 TEST_P(StoreRetention, RestartRemembersLastUse) {
   const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Hours(1));
@@ -189,7 +189,7 @@ TEST_P(StoreRetention, KillForgetsOnlyLatestUses) {
   clock_.Advance(absl::Minutes(2));
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(0, 1)).value(), 0u);
   stepped()->UpkeepStep();
-  // Copy the folder as a kill would leave it, without notes of later uses.
+  // Copy the folder before later uses are written, as a kill would leave it.
   std::filesystem::copy(folder_.path(), folder_.path() + ".killed",
                         std::filesystem::copy_options::recursive);
   EXPECT_GT(KitFetch(store_.get(), model_, Turn(1, 1)).value(), 0u);

@@ -1,4 +1,5 @@
-// The disk tier's files stay near its limit after any evictions, and closing waits for no reclaim.
+// The disk tier's files stay near its limit after evictions, and closing the store does not wait
+// for a reclaim.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -21,7 +22,7 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
     options_.disk_bytes = disk_bytes;
     SteppedStoreFixture::Open();
   }
-  // Closes the store; then RocksDB has deleted all unused files.
+  // Closes the store; after that, RocksDB has deleted all unused files.
   void Close() { store_.reset(); }
   void Publish(uint64_t seed) {
     const absl::Status published = SteppedStoreFixture::Publish(seed);
@@ -36,7 +37,7 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
     }
     return bytes;
   }
-  // Returns weak pointers to the current copies in RAM.
+  // Returns weak pointers to all copies of objects in RAM.
   std::vector<std::weak_ptr<const std::vector<SliceView>>> RamCopies() {
     StoreCore* const core = stepped()->core();
     StoreLock lock(core);
@@ -48,8 +49,9 @@ class StoreSpace : public SteppedStoreFixture, public ::testing::Test {
   }
 };
 
-// The limit plus: an eighth of erased bytes next to live bytes, a sixteenth not yet reclaimed, a
-// sixteenth in the log, and less than a MiB of tables and settings.
+// Returns the largest expected size of the files: the limit, 1/8 of it for erased bytes next to
+// live bytes, 1/16 for bytes that are not reclaimed yet, 1/16 for the log, and less than a MiB of
+// tables and settings.
 uint64_t MostFileBytes(uint64_t disk_bytes) {
   return disk_bytes + disk_bytes / 8 + disk_bytes / 16 + disk_bytes / 16 + kMiB;
 }
@@ -66,7 +68,7 @@ TEST_F(StoreSpace, PublishesBeyondLimitEvictAndReclaim) {
 
 TEST_F(StoreSpace, ReclaimMovesLivePoints) {
   Open(32 * kMiB);
-  // Eight prompts are used again and again, so every file holds live bytes.
+  // Eight prompts are used again and again, so that every file has live bytes.
   std::vector<uint64_t> used;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     Publish(seed);
@@ -79,9 +81,9 @@ TEST_F(StoreSpace, ReclaimMovesLivePoints) {
   for (const uint64_t old : used) EXPECT_EQ(Fetch(old), 64u) << "moved, and still there";
 }
 
-// 100 prompts of six chunks after a common system prompt of two chunks, each fetched again: with
-// room for all, every prompt is a whole hit; with room for 20, the last prompts are, and the common
-// system prompt stays.
+// 100 prompts of six chunks after a common system prompt of two chunks, each fetched again. With
+// space for all, every fetch is a full hit. With space for 20, the last prompts are full hits, and
+// the system prompt is always a hit.
 TEST_F(StoreSpace, SharedSystemPromptSurvivesEviction) {
   constexpr uint64_t kPrompts = 100;
   const uint32_t chunk = model_.Layout()->chunk_tokens;
@@ -101,7 +103,7 @@ TEST_F(StoreSpace, SharedSystemPromptSurvivesEviction) {
       EXPECT_TRUE(stored.ok()) << stored;
       executor_->RunAll();
     }
-    std::pair<uint64_t, uint64_t> hits;  // whole hits, hits of the system prompt
+    std::pair<uint64_t, uint64_t> hits;  // full hits, hits of only the system prompt
     for (uint64_t seed = 0; seed < kPrompts; ++seed) {
       const uint32_t usable = KitFetch(store_.get(), model_, prompt_of(seed)).value_or(0);
       hits.first += usable == whole ? 1 : 0;
@@ -135,7 +137,7 @@ TEST_F(StoreSpace, RestartReclaimsErasedSpace) {
   Open(64 * kMiB);
   for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
   ASSERT_TRUE(store_->DropAll("default", false).ok());
-  Close();  // before the job ran
+  Close();  // the store closes before the job has run
   EXPECT_GT(FileBytes(), 30 * kMiB);
   Open(64 * kMiB);
   executor_->RunAll();
@@ -173,7 +175,7 @@ TEST_F(StoreSpace, StopReclaimingEndsRunningReclaim) {
 TEST_F(StoreSpace, EvictedRamCopiesAreFreedImmediately) {
   Open(64 * kMiB, 2 * kMiB);
   Publish(3);
-  Open(64 * kMiB, store_->List("default").at(0).bytes);  // room for one
+  Open(64 * kMiB, store_->List("default").at(0).bytes);  // RAM for one restore point
   Publish(1);
   const auto first = RamCopies();
   ASSERT_FALSE(first.empty());
@@ -181,7 +183,7 @@ TEST_F(StoreSpace, EvictedRamCopiesAreFreedImmediately) {
   const auto second = RamCopies();
   ASSERT_FALSE(second.empty());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].expired()) << i;
-  // A fetch that promotes the first point again evicts the second.
+  // Fetching the first restore point promotes it to RAM, which evicts the second from RAM.
   executor_->RunAll();
   EXPECT_EQ(Fetch(1), 64u);
   executor_->RunAll();

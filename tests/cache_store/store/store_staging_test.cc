@@ -1,4 +1,5 @@
-// Memory of publishes being received is counted before it is allocated, whatever the sender does.
+// The memory of publishes that are being received is counted before it is allocated, whatever the
+// sender does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ class StagingTest : public testing::Test {
     return KitSpec(model_, {KitTokens(seed, kStagedTokens), {}, tenant}, {kStagedTokens});
   }
   size_t SliceBytes() const { return model_.Layout()->SliceBytes(16); }
-  // Returns the bytes of all slices of such a publish.
+  // Returns the bytes of all slices of a publish of this test.
   uint64_t WholeBytes() const {
     uint64_t bytes = 0;
     for (const PublishObject& object : Spec(1).objects) {
@@ -39,8 +40,8 @@ class StagingTest : public testing::Test {
   std::unique_ptr<TieredStore> store_;
 };
 
-// Many publishes with partly sent slices, or with slices that were not requested, take memory
-// before any object is complete.
+// Many publishes, with objects of which only some slices are sent, take memory before any object is
+// complete.
 TEST_F(StagingTest, AllocatedBytesStayWithinLimit) {
   const uint64_t limit = WholeBytes() + SliceBytes() / 2;
   Open(limit);

@@ -1,4 +1,4 @@
-// StoreStart: a folder of a hundred restore points, and stores opened in it.
+// StoreStart: a fixture with a folder of a hundred restore points, in which tests open stores.
 #ifndef HEARTH_TESTS_CACHE_STORE_STORE_STORE_START_KIT_H_
 #define HEARTH_TESTS_CACHE_STORE_STORE_STORE_START_KIT_H_
 
@@ -24,8 +24,8 @@ inline constexpr uint32_t kLast = 96;
 
 class StoreStart : public ::testing::Test {
  protected:
-  // Families of ten prompts have a common beginning. Every prompt has its own restore point at
-  // kLast.
+  // Returns a prompt. Groups of ten prompts have a common beginning. Every prompt has a restore
+  // point of its own at kLast.
   static KitPrompt Prompt(uint64_t prompt) {
     KitPrompt kit{KitTokens(1000 + prompt / 10, kShared), {}};
     for (const uint32_t token : KitTokens(prompt, kLast + 4 - kShared)) {
@@ -52,8 +52,8 @@ class StoreStart : public ::testing::Test {
     for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) ASSERT_TRUE(Publish(prompt).ok());
     store_.reset();
   }
-  // Writes the nth manifest again under a later number, as a crash between a write and the erase of
-  // the replaced manifest may leave it. REQUIRES: no store is open.
+  // Writes the nth manifest a second time under a larger number. A crash between the write of a
+  // manifest and the erase of the replaced one can leave this state. REQUIRES: no store is open.
   static constexpr uint64_t kDuplicate = 1'000'000;
   void DuplicateManifest(size_t nth) {
     RawDatabase raw(folder_);

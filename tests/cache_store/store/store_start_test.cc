@@ -1,4 +1,5 @@
-// A start recovers everything on disk, except points that are expired, incomplete, or have no room.
+// A start recovers all restore points on disk, except those that are expired, incomplete, or too
+// many.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -12,14 +13,15 @@
 namespace hearth {
 namespace {
 
-// Every boundary of a stored prompt can be restored, as there are no local layers that need a tail.
+// A model without local layers: every chunk boundary of a stored prompt can be restored.
 Fingerprint GlobalModel() {
   KitModel global;
   global.layer_types = "ggg";
   return global.Make();
 }
 
-// As a crash between a write and the erase of the replaced manifest may leave it.
+// The folder has two manifests of a restore point, as after a crash between the write of a manifest
+// and the erase of the replaced one.
 TEST_F(StoreStart, NewerManifestReplacesOlder) {
   Fill();
   DuplicateManifest(0);
@@ -34,7 +36,7 @@ TEST_F(StoreStart, NewerManifestReplacesOlder) {
   EXPECT_EQ(all.back().first, NumberKey(kDuplicate));
 }
 
-// Whichever read of the records fails.
+// Any one read of the records may fail.
 TEST_F(StoreStart, FailedRecordReadLosesNothing) {
   Fill();
   { RawDatabase flushes(folder_); }
@@ -48,7 +50,8 @@ TEST_F(StoreStart, FailedRecordReadLosesNothing) {
     auto opened = OpenStore(Options(), std::move(seams));
     if (!opened.ok() || disk.struck() == 0) continue;
     store_ = *std::move(opened);
-    const bool is_damage = Counted("recovery_damage") > 0;  // damage of a file: see damage_test.cc
+    // this failure looked like damage of a file (damage_test.cc)
+    const bool is_damage = Counted("recovery_damage") > 0;
     if (!is_damage) {
       ExpectAllThere();
       EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u) << nth;
@@ -71,7 +74,7 @@ TEST_F(StoreStart, SmallerDiskLimitEvictsAtStart) {
   EXPECT_LT(Fetch(0), kLast) << "the oldest";
 }
 
-// Expired points are adopted too, and must not hide points that share their objects.
+// A start also loads expired restore points, which must not hide others that share their objects.
 TEST_F(StoreStart, ExpiredPointHidesNoLivePoint) {
   const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};
@@ -95,12 +98,12 @@ TEST_F(StoreStart, ExpiredPointHidesNoLivePoint) {
   EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
 }
 
-// In a damaged folder, the last object of the longest point is lost; the shorter point is still
-// found.
+// In a damaged folder, the longest restore point has lost its last object. The shorter restore
+// point must still be found.
 TEST_F(StoreStart, DamagedPointHidesNoShorterPoint) {
   const Fingerprint model = GlobalModel();
   const KitPrompt longest{KitTokens(5, 100), {}};
-  KitPrompt asked = longest;  // ends before both points
+  KitPrompt asked = longest;  // this prompt ends before both restore points
   asked.tokens.resize(49);
   {
     Open();

@@ -1,4 +1,4 @@
-// Stats reports the actual tiers, removal reasons and latencies.
+// Stats: it reports the tiers that were actually read, removal reasons and latencies.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"
@@ -9,7 +9,8 @@
 namespace hearth {
 namespace {
 
-// With C = 16, W = 24 and the kit's layers: 4 global and 2 x 2 local slices of 256 bytes.
+// Bytes of a restore point with chunks of 16 tokens, a window of 24 and the kit's layers: 4 global
+// and 2 x 2 local slices of 256 bytes.
 constexpr uint64_t kStatsPointBytes = 8 * 256;
 
 class StoreStatsTest : public ::testing::Test {
@@ -57,7 +58,7 @@ TEST_F(StoreStatsTest, ReadsCountForTierActuallyRead) {
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
   EXPECT_EQ(Of(Tier::kHost).read_bytes, kStatsPointBytes);
-  // One of eight slices in RAM is damaged: the plan said RAM, but the disk had to help.
+  // Damage one of eight slices in RAM: the plan says RAM, but the slice must be read from disk.
   FlipInRam(store_.get());
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
@@ -75,7 +76,7 @@ TEST_F(StoreStatsTest, FetchWithoutReadsCountsNoTokens) {
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 0u);
 }
 
-// Reads the whole point published for `seed`, by its id.
+// Reads the whole restore point of the prompt `seed`, by its id.
 void StoreStatsTest::Export(uint64_t seed) {
   for (const RestorePoint& point : store_->List("default")) {
     if (point.last_token_ids.back() != Prompt(seed).tokens[63]) continue;
@@ -110,7 +111,7 @@ TEST_F(StoreStatsTest, ExportChangesNoTier) {
   Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
-  Export(1);  // point 1 stays the oldest
+  Export(1);  // an export is no use: restore point 1 stays the least recently used
   Publish(3);
   const auto tier_of = [&](uint64_t seed) {
     for (const RestorePoint& point : store_->List("default")) {
@@ -122,7 +123,7 @@ TEST_F(StoreStatsTest, ExportChangesNoTier) {
   EXPECT_EQ(tier_of(2), Tier::kHost);
   ASSERT_TRUE(store_->DropAll("default", true).ok());
   Publish(4);
-  Open(1 << 20);  // RAM is empty
+  Open(1 << 20);  // a reopened store has nothing in RAM
   Export(4);
   EXPECT_EQ(tier_of(4), Tier::kDisk);
   EXPECT_EQ(store_->Stats().counters.at("promoted_objects"), 0u);
@@ -132,7 +133,7 @@ TEST_F(StoreStatsTest, RemovedUnreadBytesAreCounted) {
   Open(kStatsPointBytes);
   Publish(1);
   Read(1);
-  Publish(2);  // replaces point 1 in RAM; never read
+  Publish(2);  // evicts restore point 1 from RAM; it was never read
   EXPECT_EQ(Of(Tier::kHost).written_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(Of(Tier::kDisk).written_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(Of(Tier::kHost).unread_bytes, 0u) << "the one that left was read";
@@ -180,7 +181,7 @@ TEST_F(StoreStatsTest, LatenciesAreRecordedPerCall) {
 TEST(LatencyHistogram, TimesFallIntoBuckets) {
   LatencyHistogram histogram;
   histogram.Observe(
-      std::chrono::microseconds(10));  // equal to the first bound: counts in the first bucket
+      std::chrono::microseconds(10));  // equal to the first bound, so it counts in the first bucket
   histogram.Observe(std::chrono::microseconds(11));
   histogram.Observe(std::chrono::seconds(11));
   const LatencyCounts counts = histogram.Read();

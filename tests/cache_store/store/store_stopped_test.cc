@@ -1,4 +1,4 @@
-// Calls cancelled while keys are computed: the work stops and leaves nothing behind.
+// Calls that are cancelled while keys are computed: the work stops and leaves nothing behind.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/tiered_store.h"
@@ -7,7 +7,7 @@
 namespace hearth {
 namespace {
 
-// Long enough that its keys are not computed between two checks of `stopped`.
+// Returns a prompt that is so long that `stopped` is called while its keys are computed.
 KitPrompt LongPrompt() {
   KitPrompt prompt{KitTokens(1, 400000), {}};
   for (uint32_t cut = 3; cut < prompt.tokens.size() && prompt.cuts.size() < 60000; cut += 6) {
@@ -25,7 +25,7 @@ class CancelledCalls : public ::testing::Test {
     store_ = TieredStore::Open(options).value();
     store_->Observe(model_, "default");
   }
-  // Returns a function that cancels at its `questions`th call.
+  // Returns a function for `stopped` that returns true at its call number `questions`.
   std::function<bool()> StopAt(int questions) {
     asked_ = 0;
     return [this, questions] { return ++asked_ >= questions; };
@@ -59,8 +59,8 @@ TEST_F(CancelledCalls, LookupThatIsNotCancelledAnswers) {
 }
 
 TEST_F(CancelledCalls, CancelledPublishLeavesNothing) {
-  // Keys are computed first, so the rest of the announcement does not matter; computing all would
-  // take minutes.
+  // An invalid announcement suffices, because keys are computed first; computing all keys of this
+  // prompt would take minutes.
   PublishSpec spec = KitSpec(model_, KitPrompt{KitTokens(1, 33), {}}, {32});
   spec.token_ids = prompt_.tokens;
   spec.cuts = prompt_.cuts;

@@ -1,4 +1,5 @@
-// Tenants share the public namespace, but cannot observe each other's entries by a lookup's work.
+// Tenants share the public namespace, but the work of a lookup does not show whether other tenants
+// have stored a prompt.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ class StoreTenants : public ::testing::Test {
   void Publish(const std::string& tenant, uint64_t seed, uint32_t tokens) {
     ASSERT_TRUE(KitPublish(store_, model_, Prompt(tenant, seed, tokens), {tokens}).ok());
   }
-  // Returns a query of tenant "a", which may read the public namespace if `reads`.
+  // Returns a query of tenant "a". `reads`: whether it may read the public namespace.
   PrefixQuery QueryOfA(uint64_t seed, uint32_t tokens, bool reads = true) {
     PrefixQuery query = KitQuery(model_, Prompt("a", seed, tokens));
     if (reads) query.public_tenant = "public";
@@ -39,7 +40,8 @@ class StoreTenants : public ::testing::Test {
     const auto session = store_->Fetch(QueryOfA(seed, tokens, reads), 0, 0).value();
     const LookupPlan plan = session->plan();
     if (plan.usable_tokens > 0) {
-      // The kit makes different bytes for each tenant: expect the bytes of the tenant in the plan.
+      // The kit's bytes differ between tenants, so expect the bytes of the tenant whose prefix was
+      // found.
       const std::string whose = plan.from_public ? "public" : "a";
       EXPECT_TRUE(KitReadAll(session.get(), model_, Prompt(whose, seed, tokens)).ok());
     }
@@ -79,7 +81,7 @@ TEST_F(StoreTenants, PublicReadStoresNothing) {
   EXPECT_EQ(store_->StatsOf("a").usage, TenantUsage());
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
   EXPECT_TRUE(store_->List("a").empty());
-  // A prompt that continues the public prompt is stored completely under the tenant's own name.
+  // A publish that continues the public prompt stores the whole prompt under the tenant's own name.
   Publish("a", 1, kPointTokens + 16);
   EXPECT_GT(store_->StatsOf("a").usage.bytes, bytes);
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
@@ -103,7 +105,7 @@ TEST_F(StoreTenants, ExplainNamesPublicNamespace) {
     if (boundary.boundary != kPointTokens) continue;
     EXPECT_TRUE(boundary.usable && boundary.from_public);
     EXPECT_GT(boundary.bytes, 0u);
-    // The last use by other tenants is not revealed.
+    // The report does not reveal the last use by other tenants.
     EXPECT_FALSE(boundary.restore_point_id.has_value());
     EXPECT_EQ(boundary.age, absl::ZeroDuration());
   }
@@ -124,10 +126,10 @@ TEST_F(StoreTenants, PublicPrefixNeedsNoClaim) {
   EXPECT_EQ(alone.role, ClaimRole::kCompute);
 }
 
-// Compares index lookups, as times cannot be tested reliably.
+// Compares the number of index lookups, because times cannot be tested reliably.
 TEST_F(StoreTenants, LookupWorkHidesOtherTenants) {
   for (uint64_t seed : {1, 2, 3}) Publish("b", seed, kPointTokens);
-  Publish("a", 9, kPointTokens);  // so that its fingerprint is known
+  Publish("a", 9, kPointTokens);  // makes the fingerprint known to the store
   const auto finds_of = [&](uint64_t seed, const std::string& public_tenant) {
     PrefixQuery query = QueryOfA(seed, kPointTokens + 9, false);
     query.public_tenant = public_tenant;
@@ -144,7 +146,8 @@ TEST_F(StoreTenants, LookupWorkHidesOtherTenants) {
     EXPECT_GT(unknown.first, 0u);
     for (uint64_t seed : {1, 2, 3}) EXPECT_EQ(finds_of(seed, public_tenant), unknown);
   }
-  // Check that the count does differ between known and unknown prompts.
+  // The number of index lookups does differ between stored and unknown prompts of the tenant
+  // itself.
   EXPECT_NE(finds_of(1000, "b").first, 0u);
   const uint64_t before = IndexFinds(store_);
   EXPECT_GT(store_->Fetch(QueryOfA(9, kPointTokens + 9, false), 0, 0).value()->plan().usable_tokens,
@@ -164,7 +167,8 @@ TEST_F(StoreTenants, ForgottenTenantsEntriesAreServed) {
   }
 }
 
-// The work is boundaries times chunks; one request must not keep the store busy for minutes.
+// The work of a publish is boundaries times chunks, and one publish must not keep the store busy
+// for minutes.
 TEST_F(StoreTenants, TooManyBoundariesAreRefused) {
   PublishSpec spec;
   spec.fingerprint = model_;

@@ -1,5 +1,5 @@
-// Times to live: an expired point is not served, even if other points hold parts of it, and has its
-// own removal reason.
+// Times to live: an expired restore point is not served, even if other restore points keep some of
+// its objects, and expiry is a removal reason of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ class StoreTtl : public SteppedStoreFixture, public ::testing::Test {
     prompt.tokens.resize(tokens);
     return prompt;
   }
-  // Returns the tokens of the prompt that can be restored.
+  // Returns the number of tokens of the prompt that can be restored.
   uint32_t Usable(const KitPrompt& prompt) {
     const uint32_t usable = KitFetch(store_.get(), model_, prompt).value();
     executor_->RunAll();
@@ -101,8 +101,8 @@ TEST_F(StoreTtl, UpkeepRemovesExpiredPoints) {
 
 TEST_F(StoreTtl, ExpiredPointsAreNotServed) {
   OpenInRam();
-  // Boundary 16 has no restore point of its own; the point that uses its object is expired, or
-  // live.
+  // Boundary 16 has no restore point of its own. Its object belongs to an expired restore point
+  // (`longer`) or to an unexpired one (`live`).
   const KitPrompt longer = Prompt(1000, 33), live = Prompt(1001, 33);
   for (uint64_t i = 0; i < 100; ++i) Publish(Prompt(i, 33), {32}, absl::Seconds(5));
   Publish(longer, {32}, absl::Seconds(5));
@@ -145,7 +145,7 @@ TEST_F(StoreTtl, DurablePublishWritesDespitePendingRenewal) {
   Publish(prompt, {64}, absl::Minutes(1), Durability::kDisk);
   Publish(prompt, {64}, absl::Minutes(10), Durability::kMemory);
   Publish(prompt, {64}, absl::Minutes(5), Durability::kDisk);
-  store_.reset();  // the write of the second publish is still pending
+  store_.reset();  // the write of the second publish is still queued
   Open();
   EXPECT_GE(Only().expires_in, absl::Minutes(5));
 }
@@ -266,7 +266,8 @@ TEST_F(StoreTtl, PublishedPointOutlivesPointsSharingObjects) {
   EXPECT_EQ(Usable(prompt), 16u);
 }
 
-// A point created by a lookup: its first publisher sets the expiry, before or after a restart.
+// A lookup creates a restore point. The first publish of this restore point sets its expiry, before
+// or after a restart.
 TEST_F(StoreTtl, ImplicitPointStaysImplicitAfterRestart) {
   uint64_t seed = 1;
   for (const bool restarts : {false, true}) {
@@ -346,8 +347,8 @@ TEST_F(StoreTtl, TtlLimitsOfTenantApply) {
   EXPECT_THAT(options_.Validate().message(), HasSubstr("tenants.bounded.default_ttl_s"));
 }
 
-// As after a machine crash between writing a manifest with a later expiry and erasing the earlier
-// one.
+// The folder has two manifests of a restore point, as after a machine crash between writing the one
+// with a later expiry and erasing the earlier one.
 TEST_F(StoreTtl, ExpiredOlderManifestCountsNoLoss) {
   Open();
   Publish(Prompt(1, 65), {64}, absl::Minutes(1));

@@ -1,5 +1,5 @@
-// If a volume is smaller than the disk limit, the store keeps as much as fits, and publishes
-// continue. If other programs fill the volume, nothing is evicted for a while.
+// A volume that is smaller than the disk limit: the store keeps as much as fits, and publishes
+// continue. If other programs fill the volume, nothing is evicted for some minutes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     stepped()->UpkeepStep();
     executor_->RunAll();
   }
-  // Publishes until about `share` of the limit is stored.
+  // Publishes until about the fraction `share` of the limit is stored.
   void Fill(double share) {
     for (seeds_ = 0; static_cast<double>(StoredBytes()) < share * static_cast<double>(Limit());) {
       const absl::Status published = Publish(++seeds_);
@@ -55,7 +55,8 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     return served;
   }
 
-  // Leaves a volume as a store without this limit would: full, and without a saved budget.
+  // Creates a full volume without a saved budget, as a store that does not limit its files would
+  // leave it, and opens a store on it.
   void OpenFull(uint64_t stored_bytes) {
     disk_.SetRoom(FaultyDisk::kAmple);
     Open();
@@ -65,8 +66,8 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     disk_.SetRoom(0);
     Open();
   }
-  // Publishes up to `bytes` in all. Returns the seconds in which publishes were refused, at most
-  // `most`.
+  // Publishes up to `bytes` in total. Returns the number of seconds in which publishes were
+  // refused, at most `most`.
   int RefusedSeconds(uint64_t bytes, int most) {
     int seconds = 0;
     for (uint64_t seed = 1000; Counted("published_bytes") < bytes && seconds < most;) {
@@ -123,7 +124,8 @@ TEST_P(StoreVolume, OtherProgramsFilesEvictNothing) {
   EXPECT_EQ(Counted("evicted_restore_points"), 0u);
 }
 
-// At the limit each publish evicts others, but not if it is refused anyway.
+// A full store evicts for each publish, but must not evict for a publish that is refused because
+// the volume is full.
 TEST_P(StoreVolume, PublishesRefusedForSpaceEvictNothing) {
   Open();
   Fill(0.97);
@@ -157,8 +159,8 @@ TEST_P(StoreVolume, LongSpaceShortageLowersLimit) {
   CheckInvariants(store_.get());
 }
 
-// Other programs also took the reserve: then the disk refuses erases, and evicting more would free
-// nothing.
+// Other programs also took the reserved space. The disk then refuses erases, and evicting more
+// would free nothing.
 TEST_P(StoreVolume, FailedEraseStopsEviction) {
   Open();
   Fill(0.9);
@@ -182,7 +184,7 @@ TEST_P(StoreVolume, FailedEraseStopsEviction) {
   EXPECT_TRUE(taken.ok()) << taken;
 }
 
-// The first start of a version that measures the volume.
+// The first start of a version that measures the volume: no budget was saved.
 TEST_P(StoreVolume, FullVolumeAtFirstStartEvictsNothing) {
   Open();
   Fill(0.4);
@@ -200,7 +202,7 @@ TEST_P(StoreVolume, FullVolumeAtFirstStartEvictsNothing) {
   EXPECT_EQ(Counted("evicted_restore_points"), 0u);
 }
 
-// Room that returned between two short shortages is remembered.
+// If space returned between two short shortages, the second one does not continue the first.
 TEST_P(StoreVolume, BriefSpaceShortagesEvictNothing) {
   options_.disk_bytes = 8 * kMiB;
   disk_.SetRoom(FaultyDisk::kAmple);
@@ -216,7 +218,7 @@ TEST_P(StoreVolume, BriefSpaceShortagesEvictNothing) {
   EXPECT_EQ(Limit(), options_.disk_bytes);
 }
 
-// A tenth of the volume is free by design: a larger publish still evicts.
+// A tenth of the volume is normally free, but a publish larger than that still evicts.
 TEST_P(StoreVolume, LargePublishEvictsOnFullVolume) {
   Open();
   Fill(0.97);
@@ -241,17 +243,17 @@ TEST(VolumeWatchTest, PauseGrowsWithMeasuringTime) {
 
 TEST_P(StoreVolume, VolumeFullOfEntriesPublishesSoon) {
   OpenFull(40 * kMiB);
-  // More than fits into the reserve.
+  // Publish more than fits into the reserved space.
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
   EXPECT_GT(disk_.room(), kVolumeBytes / 20);
-  // The limit, lowered to make room, rises again.
+  // The limit, which was lowered to free space, rises again.
   for (int second = 0; second < 40; ++second) Upkeep();
   EXPECT_EQ(RefusedSeconds(18 * kMiB, 2), 0);
   EXPECT_GT(StoredBytes(), 10 * kMiB);
   CheckInvariants(store_.get());
 }
 
-// RocksDB's log holds all records, and writing them to a table needs room: erases free nothing
+// All records are in RocksDB's log, and writing them to a table needs space, so erases free nothing
 // until few records are left.
 TEST_P(StoreVolume, VolumeFullOfLogPublishesSoon) {
   volume_bytes_ = 24 * kMiB;
@@ -261,7 +263,7 @@ TEST_P(StoreVolume, VolumeFullOfLogPublishesSoon) {
   CheckInvariants(store_.get());
 }
 
-// If a publish took the last room, no erase could be written.
+// If a publish took the last space, no erase could be written.
 TEST_P(StoreVolume, ReserveSpaceIsOnlyForErases) {
   Open();
   Fill(0.5);
@@ -276,7 +278,7 @@ TEST_P(StoreVolume, ReserveSpaceIsOnlyForErases) {
   EXPECT_EQ(CountServed(), seeds_);
 }
 
-// The reserve was released, and the reclaim kept failing until there was room anyway.
+// The reserve file was deleted, and reclaims kept failing until the volume had space anyway.
 TEST_P(StoreVolume, FailedReclaimIsRepeatedUntilSuccess) {
   options_.disk_bytes = 48 * kMiB;
   OpenFull(40 * kMiB);
