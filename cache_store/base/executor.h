@@ -24,7 +24,7 @@ namespace hearth {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Returns false, and does not run `job`, if the queue is full or stopping.
+  // Queues `job`. Returns false, and does not run the job, if the queue is full or stopping.
   virtual bool TrySchedule(uint64_t bytes, std::function<void()> job) = 0;
   // Waits until all jobs accepted before this call have run. Returns false if `deadline` passes
   // first.

@@ -36,7 +36,7 @@ struct PromptChain {
   std::vector<KeyedSegment> chunks;      // chunks[i] begins at token i * chunk_tokens
   std::vector<KeyedSegment> remainders;  // in ascending order of their end positions
   uint32_t max_boundary = 0;             // the keys cover the prompt up to this token position
-  bool is_whole = true;                  // false: `stopped` ended the computation
+  bool is_whole = true;                  // false: `stopped` ended the computation early
   // Returns the segment that ends at token position `boundary`; null if the chain has no such
   // segment.
   const KeyedSegment* EndingAt(uint32_t boundary, uint32_t chunk_tokens) const;

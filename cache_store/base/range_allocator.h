@@ -18,7 +18,7 @@ class RangeAllocator {
  public:
   // Allocates a range and returns its offset; nullopt if no free range is long enough.
   std::optional<uint64_t> Allocate(uint64_t bytes);
-  // REQUIRES: the whole range is allocated.
+  // Frees a range. REQUIRES: all of the range is allocated.
   void Free(uint64_t offset, uint64_t bytes);
   uint64_t free_bytes() const { return free_bytes_; }
 

@@ -13,9 +13,9 @@ enum class Removal {
   kHostFull,     // evicted to free RAM; the disk had no copy
   kDiskFull,     // evicted to free disk space
   kQuota,        // evicted because its tenant reached the quota
-  kExpired,      // its time to live ended
-  kDropped,      // a caller dropped it
-  kQuarantined,  // its bytes failed verification
+  kExpired,      // the restore point's time to live ended
+  kDropped,      // a caller dropped the restore point
+  kQuarantined,  // bytes of the restore point failed verification
   kLost,         // acknowledged to the publisher, but not found on disk when the store started
 };
 inline constexpr size_t kRemovals = static_cast<size_t>(Removal::kLost) + 1;

@@ -55,7 +55,8 @@ class FingerprintBook {
 
  private:
   struct Known {
-    std::list<std::shared_ptr<const KnownFingerprint>> list;  // most recently used last
+    // fingerprints of the tenant, most recently used last
+    std::list<std::shared_ptr<const KnownFingerprint>> list;
     uint64_t used = 0;
   };
   static void Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list);

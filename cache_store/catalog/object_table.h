@@ -171,7 +171,7 @@ class ObjectTable {
   PrefixIndex& index() { return index_; }
   TenantAccounts& accounts() { return accounts_; }
   const TenantAccounts& accounts() const { return accounts_; }
-  // `tier` is kHost or kDisk.
+  // Returns the traffic of a tier. REQUIRES: `tier` is kHost or kDisk.
   const TierFlow& flow(Tier tier) const { return tier == Tier::kHost ? host_flow_ : disk_flow_; }
   StorageSums& sums() { return sums_; }
   const StorageSums& sums() const { return sums_; }

@@ -62,7 +62,7 @@ class SegmentNode {
 
  private:
   std::unique_ptr<Children> children_;   // null: no children
-  std::unique_ptr<uint32_t[]> numbers_;  // the token ids, then the cut offsets
+  std::unique_ptr<uint32_t[]> numbers_;  // the node's token ids, then its cut offsets
   uint32_t begin_ = 0;
   uint16_t tokens_ = 0, cuts_ = 0;  // numbers of tokens and of cuts, at most kMaxChunkTokens each
 };

@@ -94,8 +94,8 @@ struct StoredObject {
   uint32_t pins = 0;   // number of pinned restore points that use the object
   uint32_t sessions = 0;
   uint32_t promised = 0;  // number of running publishes whose restore points will use the object
-  SegmentNode* node = nullptr;                     // null until the object is visible
-  HostCopy host;                                   // slices in RAM; null: not in RAM
+  SegmentNode* node = nullptr;  // the segment's node; null while the object is invisible
+  HostCopy host;                // slices in RAM; null: not in RAM
   PackedTime hidden_until = absl::InfinitePast();  // not read before this time, after a failed read
   // Neighbours in the list of RAM copies whose objects are also on disk; null if the object is not
   // in the list.

@@ -31,7 +31,7 @@ constexpr size_t kFileBufferBytes = size_t{2} << 20;
 
 struct Table {
   Family family;
-  std::string first, last;  // first and last key
+  std::string first, last;  // first and last key of the table
   std::string name;
   bool is_flushed = false;  // the table is in level 0, written by a flush
   uint64_t bytes = 0;

@@ -8,8 +8,8 @@ namespace hearth {
 namespace {
 
 // The first four bytes of a record. Never change a tag: tags are stored on disk.
-constexpr uint32_t kObjectTag = 0x344A424F;    // "OBJ4"
-constexpr uint32_t kManifestTag = 0x3450524D;  // "MRP4"
+constexpr uint32_t kObjectTag = 0x344A424F;    // "OBJ4" in ASCII
+constexpr uint32_t kManifestTag = 0x3450524D;  // "MRP4" in ASCII
 
 bool ReadFlag(ByteReader* reader, absl::string_view what) {
   const uint32_t value = reader->U32(what);

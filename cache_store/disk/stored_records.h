@@ -36,7 +36,7 @@ struct ManifestRecord {
   uint64_t number = 0;
   std::string tenant;
   uint64_t created_unix_s = 0;
-  uint64_t expires_unix_s = 0;  // 0: no expiry
+  uint64_t expires_unix_s = 0;  // Unix seconds of the expiry; 0: no expiry
   bool inherited = false;  // true: no publish requested the point, so it expires with its objects
   uint64_t replaced = 0;   // number of the manifest that this one replaces; 0: none; not serialized
   std::vector<uint64_t> objects;

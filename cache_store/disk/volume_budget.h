@@ -22,7 +22,8 @@
 
 namespace hearth {
 
-// Bytes of a volume: used by the data folder's files, free for this process, and in total.
+// Bytes of a volume: used by the data folder's files (own_bytes), free for this process, and in
+// total.
 struct DiskRoom {
   uint64_t own_bytes = 0;
   uint64_t free_bytes = 0;

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kHeadMagic = 0x314F5348;  // "HSO1"
+constexpr uint32_t kHeadMagic = 0x314F5348;  // "HSO1" in ASCII
 constexpr size_t kFixedBytes = 7 * sizeof(uint32_t) + 2 * sizeof(uint64_t);
 
 // Bytes that Redis allocates in addition to a value's own bytes, in the same allocation.

@@ -18,7 +18,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kValueMagic = 0x31565348;  // "HSV1"
+constexpr uint32_t kValueMagic = 0x31565348;  // "HSV1" in ASCII
 constexpr char kDomain[] = "hearth.shared.v1";
 constexpr size_t kKeyBytes = 32;
 constexpr size_t kTagBytes = 16;

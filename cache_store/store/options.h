@@ -48,7 +48,7 @@ struct StoreOptions {
   // this, the store keeps fewer bytes, so that a tenth of the volume stays free (volume_budget.h).
   uint64_t disk_bytes = uint64_t{64} << 30;
   Durability default_durability = Durability::kDisk;
-  // Eviction policy (retention.h).
+  // The eviction policy (retention.h).
   RetentionPolicy retention = RetentionPolicy::kDefault;
   // Maximum fraction of the capacity that may be pinned, so that eviction always has candidates.
   double max_pinned_fraction = 0.5;

@@ -134,14 +134,14 @@ struct StoreTiers {
   // Returns whether the gpu tier has copies of all these objects.
   bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
 
-  const bool is_shared;                    // StoreOptions::shared_memory
-  const uint64_t min_table_bytes;          // DiskTier::kMinTableBytes, except in tests
+  const bool is_shared;                    // value of StoreOptions::shared_memory
+  const uint64_t min_table_bytes;          // value of DiskTier::kMinTableBytes; smaller in tests
   const std::shared_ptr<HostArena> arena;  // memory of the RAM tier; null: no RAM tier
   const std::unique_ptr<DiskTier> disk;    // null: no disk tier
   std::unique_ptr<SliceTier> wrapped_disk;
   // used for reads, writes and erases of slices; a wrapper in tests
   SliceTier* disk_slices = nullptr;
-  const std::unique_ptr<DeviceTier> device;  // null: no gpu tier
+  const std::unique_ptr<DeviceTier> device;  // the gpu tier; null: none
 };
 
 // Counters and latencies for statistics. Thread safe (relaxed atomics).

@@ -91,7 +91,7 @@ class PublishSession {
 // What a caller should do after a miss, so that each prefix is computed only once.
 enum class ClaimRole {
   kNone,     // fetch what is stored and compute the rest, without promising anything
-  kWait,     // another caller computes `boundary`: ask again when woken, or at `until`
+  kWait,     // another caller computes `boundary`: call Claim() again when woken, or at `until`
   kCompute,  // compute and publish until `until`, while others wait; fetch stored tokens first
 };
 struct ClaimRequest {

@@ -32,7 +32,7 @@ namespace hearth {
 // A lookup of a prompt. If the store does not know the model's fingerprint, the lookup is a miss.
 struct PrefixQuery {
   Digest fingerprint{};
-  std::string tenant;  // "default" without authentication
+  std::string tenant;  // the caller's tenant; "default" if the server does not authenticate
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;
   // A second tenant, whose prefixes are used if they are longer than the caller's own; empty: none.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kErrorBytesMax = 1024;
 constexpr absl::string_view kLineEnd = "\r\n";
-constexpr uint64_t kFrameBytes = 32;  // "$1048576\r\n" and "\r\n"
+constexpr uint64_t kFrameBytes = 32;  // bytes around a long text: "$1048576\r\n" and "\r\n"
 constexpr int kDepthMax = 8;  // limit of the depth of nested arrays; a reply to CLUSTER SLOTS has 4
 
 absl::Status TooLong() {

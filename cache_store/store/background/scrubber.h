@@ -40,7 +40,8 @@ class Scrubber {
   Scrubber(StoreCore* core, Quarantiner* quarantiner, DiskWriter* writer)
       : core_(core), quarantiner_(quarantiner), writer_(writer) {}
 
-  // Implements SteppedStore::ScrubStep.
+  // Implements Store::ScrubStep: reads the next slice on disk, if it is due. Returns the pause
+  // before the next call.
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(core_->mu);
   // Unix time of the end of the last complete pass; 0: none yet
   int64_t finished_unix_s() const { return finished_unix_s_.load(); }

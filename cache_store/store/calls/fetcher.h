@@ -30,10 +30,10 @@ namespace hearth {
 class FetchSessionImpl : public FetchSession {
  public:
   struct Use {
-    bool again = false;              // PrefixQuery::again
+    bool again = false;              // see PrefixQuery::again
     bool is_export = false;          // the restore point was fetched by id, not for a prompt
-    Tier loaded_from = Tier::kNone;  // PrefixQuery::loaded_from
-    uint64_t token_ns = 0;           // PrefixQuery::token_ns
+    Tier loaded_from = Tier::kNone;  // see PrefixQuery::loaded_from
+    uint64_t token_ns = 0;           // see PrefixQuery::token_ns
   };
   // Creates a session for a miss.
   FetchSessionImpl(StoreCore* core, const char* miss_reason, uint32_t matched_tokens);
@@ -111,7 +111,7 @@ class Fetcher {
   Fetcher(StoreCore* core, Quarantiner* quarantiner, Promoter* promoter, DiskWriter* writer)
       : core_(core), quarantiner_(quarantiner), promoter_(promoter), writer_(writer) {}
 
-  // Implement LocalStore::Fetch, Peek and FetchById.
+  // Fetch, Peek and FetchById implement the methods of LocalStore.
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens, uint32_t max_tokens)
       ABSL_LOCKS_EXCLUDED(core_->mu);

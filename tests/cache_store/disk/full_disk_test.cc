@@ -91,7 +91,8 @@ TEST_P(FullDisk, ReserveFileSurvivesMachineCrash) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
-// RocksDB syncs its own writes, but not data that an earlier process left in the page cache.
+// An acknowledged `sync` must also sync data that an earlier process left in the page cache;
+// RocksDB syncs only its own writes.
 TEST_P(FullDisk, SyncedPublishSurvivesTwoCrashes) {
   Open();
   ASSERT_TRUE(Publish(1).ok());

@@ -45,7 +45,7 @@ class FakeRedis {
   struct Client;
   void Run();
   void Accept();
-  bool Serve(Client* client);  // false: close the connection
+  bool Serve(Client* client);  // handles received bytes; false: close the connection
   bool Send(Client* client);
   Answer AnswerTo(const Words& words) const;
 

@@ -49,7 +49,7 @@ TEST_F(SharedPublishTest, AsyncCommitBlocksNoThread) {
   const auto shared = commit(2, Durability::kShared);
   EXPECT_FALSE(shared->has_value());
   EXPECT_EQ(Heads(), 0);
-  one.waits->RunAll();  // after the session was destroyed
+  one.waits->RunAll();  // the write ends after the session was destroyed
   ASSERT_TRUE(shared->has_value());
   EXPECT_EQ((*shared)->durable, Durability::kShared);
   EXPECT_EQ(Heads(), 6);

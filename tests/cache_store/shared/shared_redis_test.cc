@@ -66,7 +66,7 @@ class SharedRedisTest : public testing::Test {
   const TestFolder folder_;
   uint64_t host_bytes_ = 64 * kMiB;
   SharedOptions shared_;
-  RedisOptions redis_;  // all options except the addresses
+  RedisOptions redis_;  // options of all clients, without the addresses
   Fingerprint model_ = [] {
     KitModel model;
     model.head_dim = 128;
@@ -110,7 +110,8 @@ TEST_F(SharedRedisTest, RestrictedUserSuffices) {
   EXPECT_TRUE(one->DropAll("default", false).ok());
   EXPECT_EQ(Hits(Store(servers.addresses()).get(), 1, 10), 0);
   for (int i = 0; i < servers.size(); ++i) {
-    EXPECT_EQ(servers.at(i).Ask({"ACL", "LOG"}), "");  // the log of refused commands
+    // expects that the server's log of refused commands is empty
+    EXPECT_EQ(servers.at(i).Ask({"ACL", "LOG"}), "");
   }
 }
 

@@ -1,4 +1,4 @@
-// Files that change while a store runs: passwords and certificates.
+// Files of passwords and certificates that change while a store runs.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -38,7 +38,7 @@ TEST_F(SharedStoreTest, OtherStoreRestoresPublish) {
 
 TEST_F(SharedStoreTest, MultipartObjectIsRestored) {
   KitModel large;
-  large.head_dim = 4096;  // slices of 512 KiB
+  large.head_dim = 4096;  // makes slices of 512 KiB
   SharedNode one = kit_.Node(), other = kit_.Node();
   ASSERT_TRUE(KitPublish(one.store.get(), large.Make(), Prompt(1, 17), {16}).ok());
   one.writes->RunAll();
@@ -101,7 +101,7 @@ TEST_F(SharedStoreTest, NextHitIsShorterAfterVanishedPart) {
   const std::string name = Name(prompt, {112, 16, LayerGroup::kLocal});
   ASSERT_EQ(kit_.memory.entries.count(name), 1);
   other.engine->OnGet([&](int number) {
-    // The first Get reads the generation.
+    // Get call 0 reads the generation; the next one reads values.
     if (number > 0) kit_.memory.entries.erase(name);
   });
   EXPECT_EQ(Fetch(&other, prompt), 0);
@@ -241,7 +241,8 @@ TEST_F(SharedStoreTest, OversizedPointIsNotLoaded) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   Publish(&one, Prompt(2), {16, 64});
-  kit_.store_options.host_bytes = 1024;  // 64 tokens are 2 KiB, 16 tokens 768 bytes
+  // RAM has space for 16 tokens (768 bytes), not for 64 tokens (2 KiB)
+  kit_.store_options.host_bytes = 1024;
   kit_.store_options.count_points = false;
   SharedNode small = kit_.Node();
   EXPECT_EQ(Fetch(&small, Prompt(1)), 0);

@@ -58,7 +58,7 @@ double ResidentMiB() {
   return static_cast<double>(resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))) / (1 << 20);
 }
 
-// Counters of all threads.
+// Numbers of operations and errors, over all threads.
 struct Tally {
   std::atomic<uint64_t> done{0}, fetched{0}, hits{0}, published{0}, refused{0};
   std::atomic<bool> failed{false};

@@ -1,6 +1,6 @@
-// A mixed load on a failing disk and a crashing machine, compared with a model of the promises.
-// Seeded; HEARTH_CRASH_SEEDS=N runs N seeds instead of a few, HEARTH_CRASH_FIRST_SEED sets the
-// first.
+// A mixed load on a failing disk and a crashing machine, compared with a model of what the store
+// promises. Operations are chosen by a seed; HEARTH_CRASH_SEEDS=N runs N seeds instead of a few,
+// HEARTH_CRASH_FIRST_SEED sets the first.
 //
 // A run is a sequence of lives. Each life has some operations, one kind of fault, and an end: a
 // clean close, the death of the process, or of the machine. Always: no fetch returns a wrong byte,

@@ -53,7 +53,7 @@ TEST(MemoryStore, RepeatedLookupCountsSavedTimeOnce) {
   store->Fetch(query, 64, 0).value();
   expect(64, 384);
   query.again = false;
-  query.token_ns = UINT64_MAX;  // counts as one second
+  query.token_ns = UINT64_MAX;  // the store limits this to one second per token
   store->Fetch(query, UINT32_MAX, 0).value();
   expect(129, 384 + 65'000);
 }

@@ -85,7 +85,7 @@ TEST_F(StorePromotion, FetchWithoutReadsEvictsNothing) {
   Publish(1);
   Publish(2);
   for (int i = 0; i < 3; ++i) Fetch(1);
-  // A partly read object is not promoted.
+  // An object of which only one slice was read is not promoted.
   { ASSERT_TRUE(Fetch(1)->ReadSlice(kPointObjects - 1, 0).ok()); }
   RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
