@@ -68,7 +68,7 @@ class RetentionFeed {
 
   const std::unique_ptr<Retention> retention_;
   const PrefixIndex* const index_;
-  size_t size_ = 0;            // number of points in the policy
+  size_t size_ = 0;            // number of restore points in the policy
   Retention::Prompt publish_;  // the publish whose restore points are being added
 };
 

@@ -196,7 +196,7 @@ struct RestorePointEntry {
   Expiry expiry;
   Hint hint;
   uint64_t manifest_cost_bytes = 0;
-  uint64_t object_bytes = 0;  // total bytes of the objects that the point uses
+  uint64_t object_bytes = 0;  // total bytes of the objects that the restore point uses
 
   // Returns the RAM of a restore point's bookkeeping, without its nodes and objects
   // (memory_cost.h).

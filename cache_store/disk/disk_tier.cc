@@ -181,7 +181,7 @@ class RocksDiskTier : public DiskTier {
     return erased;
   }
 
-  // One settle covers all drops that wait for it.
+  // Drops that wait for a running SettleErases() are then made permanent together, by one sync.
   absl::Status SettleErases() override {
     const uint64_t mine = begun_drops_.fetch_add(1) + 1;
     const absl::MutexLock lock(&settle_mu_);

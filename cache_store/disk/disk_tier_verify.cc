@@ -25,7 +25,7 @@ struct CheckedObject {
   bool named = false;
 };
 
-// Descriptions of wrong data, each with the name of its record.
+// Descriptions of wrong data on disk, each with the name of its record.
 using Wrongs = std::set<std::string>;
 
 // Limit of problems that are remembered for a second read, to bound memory. Further problems are

@@ -6,9 +6,11 @@
 // clean close, the death of the process, or of the machine. Always: no fetch returns a wrong byte,
 // and no incomplete restore point is visible. Unless bits were flipped:
 //
-//  - A point acknowledged as `disk` is there after the next start, unless the machine died; a point
+//  - A restore point acknowledged as `disk` is there after the next start, unless the machine died;
+//  a point
 //    acknowledged as `sync` always is.
-//  - A point listed as durable is there unless the machine died, even if there is little room.
+//  - A point listed as durable is there unless the machine died, even if there is little free
+//  space.
 //  - A point that was gone before a clean close does not reappear.
 //  - No manifest outlives its objects.
 #include <gtest/gtest.h>
