@@ -181,7 +181,7 @@ class RocksDiskTier : public DiskTier {
     return erased;
   }
 
-  // Drops that wait for a running SettleErases() are then made permanent together, by one sync.
+  // Drops that wait for a running SettleErases() are then made permanent together, by one flush.
   absl::Status SettleErases() override {
     const uint64_t mine = begun_drops_.fetch_add(1) + 1;
     const absl::MutexLock lock(&settle_mu_);
