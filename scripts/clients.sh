@@ -20,13 +20,14 @@ declare -A packages=(
   [llamaindex]="llama-index-llms-openai-like==0.8.*"
   [litellm]="litellm==1.109.*"
   [pydantic_ai]="pydantic-ai-slim[openai]==2.68.*"
+  [instructor]="instructor==1.17.*"
   [lm_eval]="lm-eval[api]==0.4.13"
   [aiperf]="aiperf==0.13.*"
   [open_webui]="open-webui==0.12.*"
   [vllm]="transformers==5.19.* $beside"
 )
 names=("$@")
-(($#)) || names=(openai langchain llamaindex litellm pydantic_ai lm_eval aiperf \
+(($#)) || names=(openai langchain llamaindex litellm pydantic_ai instructor lm_eval aiperf \
   protobuf5 protobuf6 protobuf7 typing)
 for name in "${names[@]}"; do
   [[ -n ${packages[$name]:-} ]] || { echo "no client $name; known: ${!packages[*]}" >&2; exit 2; }

@@ -28,10 +28,12 @@ namespace {
 // Step in which the memory of a growing answer is counted against the HTTP memory budget.
 constexpr uint64_t kHoldStepBytes = uint64_t{64} << 10;
 
-// The current state of one answer to one prompt. A streamed answer stores neither text nor tokens.
+// The current state of one answer to one prompt. A streamed answer stores neither text nor tokens,
+// except text that may be the beginning of a tool call.
 struct Choice {
   std::string text;
-  size_t text_bytes = 0;  // bytes of the echoed prompt and the answer
+  std::optional<CallReader> calls;  // set for a streamed answer that may have tool calls
+  size_t text_bytes = 0;            // bytes of the echoed prompt and the answer
   TokenLog log;
   const char* finish_reason = nullptr;
 };
@@ -83,6 +85,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
         echoes_(request_.prompts.size()),
         open_(request_.prompts.size()) {
     for (size_t i = 0; i < open_; ++i) parts_.emplace_back(this, i);
+    if (!request_.stream || request_.answer.calls.names.empty()) return;
+    for (Choice& choice : choices_) choice.calls.emplace(request_.answer.calls);
   }
 
   void Start();
@@ -140,6 +144,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTokens(size_t index, const TokenDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends the text that a stream's choice still holds back. Returns whether the choice has calls.
+  bool EndCalls(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPart(Part* part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts newly allocated memory against the HTTP memory budget. If the budget is exhausted, the
   // request fails.
@@ -155,6 +161,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // while, so that an early error can still be sent with its HTTP status.
   void BeginAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends events about the text and call pieces of one answer. `logprobs`: JSON of the log
+  // probabilities of all pieces together.
+  void SendPieces(size_t index, const std::vector<CallPiece>& pieces, absl::string_view logprobs)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a streamed event about one answer. `said`: JSON of the text or delta to add.
   void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
                  const char* finish_reason = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -167,6 +177,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // proportional to the size of the response.
   void SendWhole() ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteChoice(size_t index, const Choice& choice, const Echo& echo, HeldText* out) const;
+  // `text`: the answer without its calls.
+  void WriteMessage(size_t index, absl::string_view text, const ReadAnswer& answer,
+                    HeldText* out) const;
 
   Generator* const generator_;
   Admission* const admission_;
@@ -343,8 +356,10 @@ void Completion::Part::OnFinished(const FinishedInfo& info, uint32_t, uint32_t w
       const size_t index = prompt * owner->n_ + s;
       const FinishReason reason = s < info.samples.size() ? info.samples[s].reason : info.reason;
       const bool is_cut = reason == FinishReason::kLength || request.only_echo;
-      const char* const said = is_cut ? "length" : "stop";
-      owner->choices_[index].finish_reason = said;
+      Choice& choice = owner->choices_[index];
+      const bool calls = choice.calls.has_value() && owner->EndCalls(index);
+      const char* const said = is_cut ? "length" : calls ? "tool_calls" : "stop";
+      choice.finish_reason = said;
       if (owner->streaming_) owner->SendChunk(index, request.is_chat ? "{}" : "\"\"", "null", said);
     }
   });
@@ -407,10 +422,25 @@ void Completion::AddTokens(size_t index, const TokenDelta& delta) {
   } else {
     logprobs.Append("null");
   }
+  if (choice.calls.has_value()) {
+    std::vector<CallPiece> pieces;
+    choice.calls->Push(delta.text, &pieces);
+    if (pieces.empty() && has_logprobs) return SendChunk(index, "{}", logprobs.Take());
+    return SendPieces(index, pieces, logprobs.Take());
+  }
   std::string said = request_.is_chat ? "{\"content\":" : "";
   AppendJsonString(delta.text, &said);
   if (request_.is_chat) said += "}";
   SendChunk(index, said, logprobs.Take());
+}
+
+bool Completion::EndCalls(size_t index) {
+  mutex_.AssertHeld();
+  CallReader& reader = *choices_[index].calls;
+  std::vector<CallPiece> pieces;
+  reader.Finish(&pieces);
+  SendPieces(index, pieces, "null");
+  return reader.calls() > 0;
 }
 
 void Completion::EndPart(Part* part, const absl::Status& status) {
@@ -425,6 +455,9 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
   // Even if max_tokens is 0, the engine generates one token, so the prompt must be shorter than the
   // context.
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
+  if (absl::StartsWith(status.message(), "grammar.json_schema")) {
+    return Fail(absl::Status(status.code(), WithBodyPath(status.message(), request_.answer.paths)));
+  }
   Fail(is_full ? WithReason(absl::InvalidArgumentError(
                                 "prompt: fills the model's context, but max_tokens 0 needs room "
                                 "for one token; shorten it by one token"),
@@ -452,6 +485,30 @@ std::string Completion::Envelope(std::optional<uint64_t> seed) const {
   std::string text = JsonLine(made);
   text.back() = ',';
   return text;
+}
+
+void Completion::SendPieces(size_t index, const std::vector<CallPiece>& pieces,
+                            absl::string_view logprobs) {
+  mutex_.AssertHeld();
+  for (const CallPiece& piece : pieces) {
+    std::string said;
+    if (piece.kind == CallPiece::kText) {
+      said = "{\"content\":";
+      AppendJsonString(piece.text, &said);
+    } else if (piece.kind == CallPiece::kName) {
+      said = absl::StrCat("{\"tool_calls\":[{\"index\":", piece.call, ",\"id\":\"",
+                          CallId(terms_.request_id, index, piece.call),
+                          "\",\"type\":\"function\",\"function\":{\"name\":\"", piece.text,
+                          "\",\"arguments\":\"\"}}]");
+    } else {
+      said =
+          absl::StrCat("{\"tool_calls\":[{\"index\":", piece.call, ",\"function\":{\"arguments\":");
+      AppendJsonString(piece.text, &said);
+      said += "}}]";
+    }
+    SendChunk(index, said + "}", logprobs);
+    logprobs = "null";
+  }
 }
 
 void Completion::SendChunk(size_t index, absl::string_view said, absl::string_view logprobs,
@@ -524,14 +581,37 @@ void Completion::Finish() {
   last_call_.reset();
 }
 
+void Completion::WriteMessage(size_t index, absl::string_view text, const ReadAnswer& answer,
+                              HeldText* out) const {
+  out->Append("\"message\":{\"role\":\"assistant\",\"content\":");
+  if (answer.calls.empty() || !text.empty()) {
+    out->AppendString(text);
+  } else {
+    out->Append("null");
+  }
+  for (size_t i = 0; i < answer.calls.size(); ++i) {
+    out->Append(absl::StrCat(i == 0 ? ",\"tool_calls\":[" : ",", "{\"id\":\"",
+                             CallId(terms_.request_id, index, i),
+                             "\",\"type\":\"function\",\"function\":{\"name\":\"",
+                             answer.calls[i].name, "\",\"arguments\":"));
+    out->AppendString(answer.calls[i].arguments);
+    out->Append("}}");
+  }
+  out->Append(answer.calls.empty() ? ",\"refusal\":null}" : "],\"refusal\":null}");
+}
+
 void Completion::WriteChoice(size_t index, const Choice& choice, const Echo& echo,
                              HeldText* out) const {
-  const char* const reason = choice.finish_reason == nullptr ? "stop" : choice.finish_reason;
-  out->Append(absl::StrCat("{\"index\":", index, ",\"finish_reason\":\"", reason, "\","));
+  const bool may_call = !request_.answer.calls.names.empty();
+  ReadAnswer answer;
+  if (may_call && out->Hold(choice.text.size()))
+    answer = ReadCalls(request_.answer.calls, choice.text);
+  const char* const said = choice.finish_reason == nullptr ? "stop" : choice.finish_reason;
+  const bool calls = !answer.calls.empty() && absl::string_view(said) == "stop";
+  out->Append(absl::StrCat("{\"index\":", index, ",\"finish_reason\":\"",
+                           calls ? "tool_calls" : said, "\","));
   if (request_.is_chat) {
-    out->Append("\"message\":{\"role\":\"assistant\",\"content\":");
-    out->AppendString(choice.text);
-    out->Append(",\"refusal\":null}");
+    WriteMessage(index, may_call ? answer.text : choice.text, answer, out);
   } else {
     out->Append("\"text\":");
     out->AppendString(echo.text.empty() ? choice.text : echo.text + choice.text);

@@ -46,6 +46,12 @@ class HeldText {
     }
     text_.append(text.data(), text.size());
   }
+  // Counts `bytes` of memory outside the text. If they do not fit, drops the text.
+  bool Hold(uint64_t bytes) {
+    if (fits_ && answer_ != nullptr) fits_ = answer_->Hold(bytes);
+    if (!fits_) std::string().swap(text_);
+    return fits_;
+  }
   // Appends `text` as a JSON string. Escapes and counts 4 KiB at a time, so that text beyond the
   // memory budget is never escaped.
   void AppendString(absl::string_view text) {

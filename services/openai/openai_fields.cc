@@ -20,8 +20,8 @@ constexpr char kAsBreakpoint[] = "same as prompt_cache_breakpoint";
 constexpr char kCallerNote[] = "for the caller; not used here";
 constexpr char kNeedsBeams[] = "no effect without use_beam_search";
 constexpr char kNeedsDry[] = "no effect without dry_multiplier";
-constexpr char kNeedsGrammar[] = "no effect without grammar or tools";
-constexpr char kNeedsGuide[] = "no effect without another guided field";
+constexpr char kNeedsGrammar[] = "no effect without grammar";
+constexpr char kNeedsGuide[] = "does not change what a schema allows";
 constexpr char kNeedsMirostat[] = "no effect without mirostat";
 constexpr char kNoPart[] = "does not change the answer";
 constexpr char kNoReasoning[] = "answers have no reasoning part";
@@ -31,6 +31,8 @@ constexpr char kOfImages[] = "applies only to images";
 constexpr char kOnlyTime[] = "a hint that changes only speed";
 constexpr char kOnlyWhen[] = "changes only when the request runs";
 constexpr char kPutInside[] = "put it into a message or a content part";
+constexpr char kSchemaNote[] = "a schema, or its JSON text";
+constexpr char kSendToChats[] = "send them to /v1/chat/completions";
 
 // Columns: the members of OpenAiField. A field may be ignored only if it changes neither the tokens
 // nor the content of a response.
@@ -68,6 +70,7 @@ constexpr OpenAiField kFields[] = {
     {"chat_template", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"chat_template_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty,
      "values null and false are ignored", kInTemplate},
+    {"choice", kInStructured, FieldUse::kRefused, kEmpty, "send json with an enum"},
     {"content", kInTokenize, FieldUse::kRefused, kEmpty, "send prompt"},
     {"content", kInMessage, FieldUse::kServed, 0, "may be null in an assistant's message"},
     {"continue_final_message", kInChat | kInTokenize, FieldUse::kServed, kFalse,
@@ -76,6 +79,9 @@ constexpr OpenAiField kFields[] = {
      "the answer always continues the prompt"},
     {"continuous_usage_stats", kInStreamOptions, FieldUse::kIgnored, 0,
      "the last event always has the usage"},
+    {"description", kInFunction, FieldUse::kServed},
+    {"disable_any_whitespace", kInStructured, FieldUse::kIgnored, 0,
+     "white space is always canonical"},
     {"documents", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"dry_allowed_length", kAnswer, FieldUse::kIgnored, 0, kNeedsDry},
     {"dry_base", kAnswer, FieldUse::kIgnored, 0, kNeedsDry},
@@ -92,18 +98,20 @@ constexpr OpenAiField kFields[] = {
     {"enable_thinking", kInTemplate, FieldUse::kIgnored, 0, kNoReasoningInChat},
     {"file", kInPart, FieldUse::kRefused, kEmpty},
     {"frequency_penalty", kAnswer, FieldUse::kServed},
-    {"function_call", kAnswer, FieldUse::kRefused, kEmpty, "", 0, "auto none"},
-    {"function_call", kInMessage, FieldUse::kRefused, kEmpty},
-    {"functions", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
+    {"function", kInTool, FieldUse::kServed},
+    {"function_call", kAnswer, FieldUse::kRefused, kEmpty, "deprecated: send tool_choice", 0,
+     "auto none"},
+    {"function_call", kInMessage, FieldUse::kRefused, kEmpty, "deprecated: send tool_calls"},
+    {"functions", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty, "deprecated: send tools"},
     {"generation_prompt", kAnswer, FieldUse::kRefused, kEmpty},
-    {"grammar", kAnswer, FieldUse::kRefused, kEmpty},
+    {"grammar", kAnswer | kInStructured, FieldUse::kRefused, kEmpty},
     {"grammar_lazy", kAnswer, FieldUse::kIgnored, 0, kNeedsGrammar},
     {"grammar_triggers", kAnswer, FieldUse::kIgnored, 0, kNeedsGrammar},
     {"grammar_type", kAnswer, FieldUse::kIgnored, 0, kNeedsGrammar},
     {"guided_choice", kAnswer, FieldUse::kRefused, kEmpty},
     {"guided_decoding_backend", kAnswer, FieldUse::kIgnored, 0, kNeedsGuide},
     {"guided_grammar", kAnswer, FieldUse::kRefused, kEmpty},
-    {"guided_json", kAnswer, FieldUse::kRefused, kFalse | kEmptyText},
+    {"guided_json", kAnswer, FieldUse::kServed, kFalse | kEmptyText, kSchemaNote},
     {"guided_json_object", kAnswer, FieldUse::kRefused, kEmpty},
     {"guided_regex", kAnswer, FieldUse::kRefused, kEmpty},
     {"guided_whitespace_pattern", kAnswer, FieldUse::kIgnored, 0, kNeedsGuide},
@@ -117,7 +125,11 @@ constexpr OpenAiField kFields[] = {
     {"include_usage", kInStreamOptions, FieldUse::kServed, kFalse},
     {"input_audio", kInPart, FieldUse::kRefused, kEmpty},
     {"input_video", kInPart, FieldUse::kRefused, kEmpty},
-    {"json_schema", kAnswer | kInResponseFormat, FieldUse::kRefused, kFalse | kEmptyText},
+    {"json", kInStructured, FieldUse::kServed, kEmptyText, kSchemaNote},
+    {"json_object", kInStructured, FieldUse::kServed, kFalse, "any JSON object"},
+    {"json_schema", kAnswer, FieldUse::kRefused, kFalse | kEmptyText,
+     "send response_format.json_schema"},
+    {"json_schema", kInResponseFormat, FieldUse::kServed, kFalse | kEmptyText},
     {"keep", kInCacheOptions, FieldUse::kServed},
     {"kv_transfer_params", kAnswer, FieldUse::kRefused, kEmpty},
     {"length_penalty", kAnswer, FieldUse::kIgnored, 0, kNeedsBeams},
@@ -131,7 +143,7 @@ constexpr OpenAiField kFields[] = {
     {"max_tokens", kAnswer, FieldUse::kServed, kMinusOne},
     {"media_io_kwargs", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty},
     {"messages", kInChat | kInTokenize, FieldUse::kServed},
-    {"messages", kInCompletion, FieldUse::kRefused, kEmpty, "send them to /v1/chat/completions"},
+    {"messages", kInCompletion, FieldUse::kRefused, kEmpty, kSendToChats},
     {"metadata", kAnswer, FieldUse::kIgnored, 0, kCallerNote},
     {"min_keep", kAnswer, FieldUse::kRefused, kZero},
     {"min_p", kAnswer, FieldUse::kServed},
@@ -153,10 +165,13 @@ constexpr OpenAiField kFields[] = {
     {"n_keep", kAnswer, FieldUse::kIgnored, 0, kNoShift},
     {"n_predict", kAnswer, FieldUse::kServed, kMinusOne, "same as max_tokens"},
     {"n_probs", kAnswer, FieldUse::kRefused, kZero, "send logprobs"},
+    {"name", kInFunction, FieldUse::kServed, 0, "1 to 128 letters, digits, _ and -"},
     {"name", kInMessage, FieldUse::kIgnored, 0, "Gemma's chats have no names"},
-    {"parallel_tool_calls", kAnswer, FieldUse::kIgnored, 0, "no effect without tools"},
+    {"parallel_tool_calls", kInChat, FieldUse::kServed, kTrue, "false: at most one call"},
+    {"parallel_tool_calls", kInCompletion, FieldUse::kIgnored, 0, "no effect without tools"},
+    {"parameters", kInFunction, FieldUse::kServed, 0, "absent: a function without parameters"},
     {"parse_special", kInTokenize, FieldUse::kRefused, kTrue},
-    {"parse_tool_calls", kAnswer, FieldUse::kIgnored, 0, "no effect without tools"},
+    {"parse_tool_calls", kAnswer, FieldUse::kIgnored, 0, "tool_choice decides about calls"},
     {"partial", kInMessage, FieldUse::kRefused, kFalse},
     {"post_sampling_probs", kAnswer, FieldUse::kRefused, kFalse},
     {"prediction", kAnswer, FieldUse::kIgnored, 0, kOnlyTime},
@@ -186,7 +201,7 @@ constexpr OpenAiField kFields[] = {
     {"reasoning_effort", kAnswer, FieldUse::kIgnored, 0, kNoReasoning},
     {"reasoning_format", kAnswer, FieldUse::kIgnored, 0, kNoReasoning},
     {"refusal", kInMessage | kInPart, FieldUse::kRefused, kEmpty},
-    {"regex", kAnswer, FieldUse::kRefused, kEmpty},
+    {"regex", kAnswer | kInStructured, FieldUse::kRefused, kEmpty},
     {"repeat_last_n", kAnswer, FieldUse::kServed, kMinusOne,
      "must be -1 with a penalty: all tokens count"},
     {"repeat_penalty", kAnswer, FieldUse::kServed, 0, "same as repetition_penalty"},
@@ -194,8 +209,8 @@ constexpr OpenAiField kFields[] = {
     {"repetition_penalty", kAnswer, FieldUse::kServed},
     {"request_id", kAnswer, FieldUse::kIgnored, 0, "send the header X-Request-Id"},
     {"response_fields", kAnswer, FieldUse::kRefused, kEmpty},
-    {"response_format", kAnswer, FieldUse::kServed, kEmptyObject, "{\"type\": \"text\"}",
-     kInResponseFormat},
+    {"response_format", kAnswer, FieldUse::kServed, kEmptyObject,
+     "text, any JSON object, or a JSON schema", kInResponseFormat},
     {"return_mm_kwargs", kAnswer, FieldUse::kIgnored, 0, kOfImages},
     {"return_progress", kAnswer, FieldUse::kIgnored, 0, kNoPart},
     {"return_prompt_text", kAnswer, FieldUse::kRefused, kFalse},
@@ -210,7 +225,7 @@ constexpr OpenAiField kFields[] = {
     {"samplers", kAnswer, FieldUse::kRefused, kEmpty | kAllWords,
      "llama.cpp's default order is accepted and ignored", 0,
      "penalties dry top_n_sigma top_k typ_p top_p min_p xtc temperature"},
-    {"schema", kInResponseFormat, FieldUse::kRefused, kEmpty},
+    {"schema", kInResponseFormat, FieldUse::kRefused, kEmpty, "put it into json_schema"},
     {"seed", kAnswer, FieldUse::kServed, kMinusOne},
     {"service_tier", kAnswer, FieldUse::kIgnored, 0, kOnlyWhen},
     {"session_id", kAnswer, FieldUse::kIgnored, 0, kCallerNote},
@@ -227,8 +242,10 @@ constexpr OpenAiField kFields[] = {
     {"stream", kAnswer, FieldUse::kServed, kFalse},
     {"stream_interval", kAnswer, FieldUse::kIgnored, 0, "changes only the size of events"},
     {"stream_options", kAnswer, FieldUse::kServed, kFalse, "", kInStreamOptions},
-    {"structural_tag", kAnswer, FieldUse::kRefused, kEmpty},
-    {"structured_outputs", kAnswer, FieldUse::kRefused, kEmpty},
+    {"strict", kInFunction, FieldUse::kServed, kFalse,
+     "true: refuse keywords that cannot be enforced"},
+    {"structural_tag", kAnswer | kInStructured, FieldUse::kRefused, kEmpty},
+    {"structured_outputs", kAnswer, FieldUse::kServed, kEmptyObject, "", kInStructured},
     {"suffix", kAnswer, FieldUse::kRefused, kEmpty},
     {"t_max_predict_ms", kAnswer, FieldUse::kRefused, kZero | kMinusOne},
     {"t_max_prompt_ms", kAnswer, FieldUse::kRefused, kZero | kMinusOne},
@@ -239,10 +256,14 @@ constexpr OpenAiField kFields[] = {
     {"thinking_token_budget", kAnswer, FieldUse::kIgnored, 0, kNoReasoning},
     {"timings_per_token", kAnswer, FieldUse::kIgnored, 0, kNoPart},
     {"tokens", kInDetokenize, FieldUse::kServed},
-    {"tool_call_id", kInMessage, FieldUse::kRefused, kEmpty},
-    {"tool_calls", kInMessage, FieldUse::kRefused, kEmpty},
-    {"tool_choice", kAnswer | kInTokenize, FieldUse::kRefused, kEmpty, "", 0, "auto none"},
-    {"tools", kAnswer | kInTokenize | kInMessage, FieldUse::kRefused, kEmpty},
+    {"tool_call_id", kInMessage, FieldUse::kServed, 0, "in a tool message"},
+    {"tool_calls", kInMessage, FieldUse::kServed, kEmptyList, "in an assistant message"},
+    {"tool_choice", kInChat, FieldUse::kServed, kFalse | kEmptyText, "", 0, "auto"},
+    {"tool_choice", kInCompletion, FieldUse::kRefused, kEmpty, "send it to /v1/chat/completions", 0,
+     "auto none"},
+    {"tools", kInChat | kInTokenize, FieldUse::kServed, kEmpty, "functions only"},
+    {"tools", kInCompletion, FieldUse::kRefused, kEmpty, kSendToChats},
+    {"tools", kInMessage, FieldUse::kRefused, kEmpty},
     {"top_k", kAnswer, FieldUse::kServed, 0, "0 and -1: no limit"},
     {"top_logprobs", kInChat, FieldUse::kServed, kZero, "needs logprobs: true"},
     {"top_logprobs", kInCompletion, FieldUse::kRefused, kZero, "send logprobs as a number"},
@@ -255,7 +276,7 @@ constexpr OpenAiField kFields[] = {
     {"truncation_side", kInChat, FieldUse::kIgnored, 0, "no effect without truncate_prompt_tokens"},
     {"ttl", kInCacheOptions | kInBreakpoint | kInCacheControl, FieldUse::kServed},
     {"type", kInMessage, FieldUse::kIgnored, 0, "each content part has a type instead"},
-    {"type", kInPart | kInResponseFormat | kInCacheControl, FieldUse::kServed},
+    {"type", kInPart | kInResponseFormat | kInCacheControl | kInTool, FieldUse::kServed},
     {"typical_p", kAnswer, FieldUse::kRefused, kOne},
     {"use_beam_search", kAnswer, FieldUse::kRefused, kFalse},
     {"user", kAnswer, FieldUse::kIgnored, 0, kCallerNote},
@@ -364,7 +385,10 @@ absl::string_view PathOfPlace(uint16_t place) {
       {kInCacheOptions, "prompt_cache_options."},
       {kInBreakpoint, "prompt_cache_breakpoint."},
       {kInCacheControl, "cache_control."},
-      {kInTemplate, "chat_template_kwargs."}};
+      {kInTemplate, "chat_template_kwargs."},
+      {kInTool, "tools[]."},
+      {kInFunction, "tools[].function."},
+      {kInStructured, "structured_outputs."}};
   for (const auto& [its, path] : kPaths) {
     if (its == place) return path;
   }

@@ -35,6 +35,9 @@ enum FieldPlace : uint16_t {
   kInBreakpoint = 1 << 9,      // prompt_cache_breakpoint
   kInCacheControl = 1 << 10,   // cache_control
   kInTemplate = 1 << 11,       // chat_template_kwargs; a field that is not in the table is refused
+  kInTool = 1 << 12,           // tools[]
+  kInFunction = 1 << 13,       // tools[].function
+  kInStructured = 1 << 14,     // structured_outputs
 };
 
 // No-op values: a field with such a value, or null, counts as absent.

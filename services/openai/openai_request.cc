@@ -199,15 +199,6 @@ void ReadSampling(JsonFields* fields, v1::SamplingParams* sampling) {
   fields->Add(ReadIds(fields->Find("bad_token_ids"), to.mutable_bad_token_ids()));
 }
 
-// Reads response_format. Only {"type": "text"} is supported.
-absl::Status CheckFormat(std::optional<JsonValue> format) {
-  if (!format.has_value()) return absl::OkStatus();
-  const std::optional<JsonValue> type = format->Find("type");
-  if (type.has_value() && type->Is("text")) return absl::OkStatus();
-  return WithReason(format->Bad("{\"type\": \"text\"}: only text is supported by this server"),
-                    kUnsupportedParameter);
-}
-
 // Reads a count that has two field names. If a request has both fields, their values must be equal.
 void CountEither(const char* name, const char* other, uint64_t least, uint64_t most,
                  JsonFields* fields, uint64_t* to) {
@@ -245,7 +236,6 @@ absl::Status ReadCommon(JsonFields* fields, uint32_t max_tokens, OpenAiRequest* 
   fields->Add(ReadTexts(words, kMaxListedTokens,
                         [&](std::string word) { request->bad_words.push_back(std::move(word)); }));
   fields->Bool("ignore_eos", &ignore_eos);
-  fields->Add(CheckFormat(fields->Find("response_format")));
   if (const auto options = fields->Find("stream_options"); options.has_value()) {
     JsonFields inner = FieldsOf(*options, kInStreamOptions);
     inner.Bool("include_usage", &request->include_usage);
@@ -267,10 +257,22 @@ void RequestLogprobs(uint64_t alternatives, OpenAiRequest* request) {
   request->common.mutable_sampling()->set_logprobs(static_cast<uint32_t>(alternatives));
 }
 
+// Checks the size of a text here, where its path in the body is known: the prompt's messages differ
+// from the body's.
+absl::Status CheckSize(JsonValue text) {
+  const size_t bytes = text.Text()->size();
+  if (bytes <= kMaxTextBytes) return absl::OkStatus();
+  return text.Refuse(absl::StrCat("has ", bytes, " bytes; the limit is ", kMaxTextBytes));
+}
+
 // ChatReader: reads the messages of a chat request.
 struct ChatReader {
   absl::Status ReadMessages(std::optional<JsonValue> messages);
   absl::Status ReadMessage(JsonValue message);
+  absl::Status ReadContent(JsonValue message, JsonValue role, v1::ChatMessage* made);
+  absl::Status MakeResult(JsonValue message, v1::ChatMessage* made);
+  // Moves `results` to the chat, in the order of their calls.
+  void AddResults();
   absl::Status ReadPart(JsonValue part, v1::ChatMessage* made);
   absl::Status ReadBreakpoints(JsonValue object, FieldPlace place, v1::ContentPart* last);
 
@@ -278,6 +280,9 @@ struct ChatReader {
   UnknownFields* const unknown;
   bool has_breakpoint = false;
   uint32_t ttl_s = 0;  // seconds; the longest time to live of any breakpoint
+  CallHistory history = {};
+  // Messages of tools since the last other message, each with the number of its call.
+  std::vector<std::pair<size_t, v1::ChatMessage>> results = {};
 };
 
 absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
@@ -293,6 +298,7 @@ absl::Status ChatReader::ReadPart(JsonValue part, v1::ChatMessage* made) {
   if (!text.has_value()) return part.Refuse("must have a text; got none");
   const absl::StatusOr<absl::string_view> said = text->Text();
   if (!said.ok()) return said.status();
+  if (absl::Status status = CheckSize(*text); !status.ok()) return status;
   v1::ContentPart* out = made->add_parts();
   out->set_text(std::string(*said));
   return ReadBreakpoints(part, kInPart, out);
@@ -318,31 +324,80 @@ absl::Status ChatReader::ReadBreakpoints(JsonValue object, FieldPlace place,
   return absl::OkStatus();
 }
 
-absl::Status ChatReader::ReadMessage(JsonValue message) {
-  if (!message.is_object()) return message.Bad("an object");
-  constexpr char kRoles[] = "system, developer, user or assistant";
-  const std::optional<JsonValue> role = message.Find("role"), content = message.Find("content");
-  if (!role.has_value()) return message.Refuse(absl::StrCat("must have a role: ", kRoles));
-  const bool is_system = role->Is("system") || role->Is("developer");
-  if (!is_system && !role->Is("user") && !role->Is("assistant")) return role->Bad(kRoles);
-  if (absl::Status s = CheckOpenAiFields(message, kInMessage, unknown); !s.ok()) return s;
-  v1::ChatMessage* made = chat->add_messages();
-  made->set_role(is_system ? "system" : std::string(*role->Text()));
-  if (!content.has_value()) {
-    // a message of the assistant may have no text
-    if (role->Is("assistant")) return absl::OkStatus();
+// Reads the parts of the content. Appends the text of the message's tool calls to the last part.
+absl::Status ChatReader::ReadContent(JsonValue message, JsonValue role, v1::ChatMessage* made) {
+  const std::optional<JsonValue> content = message.Find("content");
+  const bool is_answer = role.Is("assistant");
+  if (!content.has_value() && !is_answer) {
     return absl::InvalidArgumentError(absl::StrCat(message.Path(), ".content: is missing"));
   }
-  if (content->is_string()) {
+  if (content.has_value() && content->is_string()) {
+    if (absl::Status status = CheckSize(*content); !status.ok()) return status;
     made->add_parts()->set_text(std::string(*content->Text()));
-  } else if (!content->is_list()) {
+  } else if (content.has_value() && !content->is_list()) {
     return content->Bad("a string or a list of parts");
+  } else if (content.has_value()) {
+    for (const JsonValue part : content->elements()) {
+      if (absl::Status status = ReadPart(part, made); !status.ok()) return status;
+    }
   }
-  for (const JsonValue part : content->elements()) {
-    if (absl::Status status = ReadPart(part, made); !status.ok()) return status;
+  const std::optional<JsonValue> calls = message.Find("tool_calls");
+  if (!is_answer || !calls.has_value()) return absl::OkStatus();
+  const std::string text = made->parts().empty() ? "" : made->parts().rbegin()->text();
+  absl::StatusOr<std::string> with_calls = history.TextWithCalls(text, *calls);
+  if (!with_calls.ok()) return with_calls.status();
+  if (made->parts().empty() && !with_calls->empty()) made->add_parts();
+  if (!made->parts().empty()) made->mutable_parts()->rbegin()->set_text(*std::move(with_calls));
+  return absl::OkStatus();
+}
+
+// Turns a tool message into a user message with one part, and adds it to `results`.
+absl::Status ChatReader::MakeResult(JsonValue message, v1::ChatMessage* made) {
+  std::string text;
+  for (const v1::ContentPart& part : made->parts()) text += part.text();
+  size_t order = 0;
+  absl::StatusOr<std::string> result = history.ResultText(message, text, &order);
+  if (!result.ok()) return result.status();
+  made->clear_parts();
+  made->add_parts()->set_text(*std::move(result));
+  results.emplace_back(order, std::move(*made));
+  return absl::OkStatus();
+}
+
+void ChatReader::AddResults() {
+  std::stable_sort(results.begin(), results.end(),
+                   [](const auto& one, const auto& other) { return one.first < other.first; });
+  for (auto& [order, message] : results) *chat->add_messages() = std::move(message);
+  results.clear();
+}
+
+absl::Status ChatReader::ReadMessage(JsonValue message) {
+  if (!message.is_object()) return message.Bad("an object");
+  constexpr char kRoles[] = "system, developer, user, assistant or tool";
+  const std::optional<JsonValue> role = message.Find("role");
+  if (!role.has_value()) return message.Refuse(absl::StrCat("must have a role: ", kRoles));
+  const bool is_system = role->Is("system") || role->Is("developer"), is_result = role->Is("tool");
+  if (!is_system && !is_result && !role->Is("user") && !role->Is("assistant")) {
+    return role->Bad(kRoles);
   }
-  if (made->parts().empty()) return absl::OkStatus();
-  return ReadBreakpoints(message, kInMessage, &*made->mutable_parts()->rbegin());
+  if (absl::Status s = CheckOpenAiFields(message, kInMessage, unknown); !s.ok()) return s;
+  v1::ChatMessage made;
+  made.set_role(is_system ? "system" : is_result ? "user" : std::string(*role->Text()));
+  if (absl::Status s = ReadContent(message, *role, &made); !s.ok()) return s;
+  bool is_kept = std::any_of(made.parts().begin(), made.parts().end(),
+                             [](const auto& part) { return part.cache_breakpoint(); });
+  if (is_result) {
+    if (absl::Status s = MakeResult(message, &made); !s.ok()) return s;
+  } else {
+    AddResults();
+    *chat->add_messages() = std::move(made);
+  }
+  v1::ChatMessage* const added =
+      is_result ? &results.back().second : &*chat->mutable_messages()->rbegin();
+  if (added->parts().empty()) return absl::OkStatus();
+  v1::ContentPart* const last = &*added->mutable_parts()->rbegin();
+  if (is_result) last->set_cache_breakpoint(is_kept);
+  return ReadBreakpoints(message, kInMessage, last);
 }
 
 absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
@@ -356,6 +411,7 @@ absl::Status ChatReader::ReadMessages(std::optional<JsonValue> messages) {
   for (const JsonValue message : messages->elements()) {
     if (absl::Status status = ReadMessage(message); !status.ok()) return status;
   }
+  AddResults();
   v1::ChatMessage* system = nullptr;  // the last message of the system text
   for (v1::ChatMessage& message : *chat->mutable_messages()) {
     if (has_breakpoint || message.role() != "system") break;
@@ -446,7 +502,12 @@ absl::Status PromptReader::ReadAll(JsonValue body, OpenAiRequest* request) const
 uint64_t OpenAiRequest::bytes() const {
   uint64_t sum = common.SpaceUsedLong();
   for (const v1::PromptInput& prompt : prompts) sum += prompt.SpaceUsedLong();
-  for (const std::string& word : bad_words) sum += sizeof(word) + word.capacity();
+  for (const auto* texts : {&bad_words, &answer.calls.names}) {
+    for (const std::string& text : *texts) sum += sizeof(text) + text.capacity();
+  }
+  for (const auto& [place, path] : answer.paths)
+    sum += sizeof(answer.paths[0]) + place.capacity() + path.capacity();
+  if (answer.strict.has_value()) sum += answer.strict->SpaceUsedLong();
   return sum;
 }
 
@@ -484,15 +545,24 @@ absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl) {
 
 namespace {
 
-// Reads the messages of a chat as the request's prompt. If `keeps_system` is true and the chat has
-// no breakpoint, sets a breakpoint at the end of the system text.
-absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
+// Reads the tools and messages of a chat as the request's prompt. If `keeps_system` is true, the
+// end of the tools is a breakpoint; if the chat has no other breakpoint, the end of the system text
+// is one, too.
+absl::Status AddChat(JsonFields* fields, const std::vector<Tool>& tools, bool keeps_system,
+                     OpenAiRequest* request) {
   bool opens_answer = true, continues = false;
   fields->Bool("add_generation_prompt", &opens_answer);
   fields->Bool("continue_final_message", &continues);
   if (!fields->status().ok()) return fields->status();
   v1::PromptInput prompt;
   v1::Chat* const chat = prompt.mutable_chat();
+  if (!tools.empty()) {
+    v1::ChatMessage* const first = chat->add_messages();
+    first->set_role("system");
+    v1::ContentPart* const part = first->add_parts();
+    part->set_text(ToolsText(tools));
+    part->set_cache_breakpoint(keeps_system);
+  }
   ChatReader reader{chat, &request->unknown, !keeps_system, request->common.ttl_s()};
   absl::Status status = reader.ReadMessages(fields->Find("messages"));
   if (!status.ok()) return status;
@@ -512,6 +582,31 @@ absl::Status AddChat(JsonFields* fields, bool keeps_system, OpenAiRequest* reque
   return absl::OkStatus();
 }
 
+// Stores the rules of the answer, and moves their grammar to the request.
+absl::Status Constrain(absl::StatusOr<AnswerRules> rules, OpenAiRequest* request) {
+  if (!rules.ok()) return rules.status();
+  request->answer = *std::move(rules);
+  std::optional<v1::Grammar> grammar = std::exchange(request->answer.grammar, std::nullopt);
+  if (grammar.has_value()) *request->common.mutable_grammar() = *std::move(grammar);
+  return absl::OkStatus();
+}
+
+// Reads the messages, tools and tool choice of a chat, and the form of its answer.
+absl::Status AddToolChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
+  const absl::StatusOr<std::vector<Tool>> tools =
+      ReadTools(fields->Find("tools"), &request->unknown);
+  if (!tools.ok()) return tools.status();
+  const absl::StatusOr<ToolChoice> choice = ReadToolChoice(fields->Find("tool_choice"), *tools);
+  if (!choice.ok()) return choice.status();
+  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(fields);
+  if (!form.ok()) return form.status();
+  bool parallel = true;
+  fields->Bool("parallel_tool_calls", &parallel);
+  if (!fields->status().ok()) return fields->status();
+  const absl::Status status = Constrain(RulesOf(*tools, *choice, parallel, *form), request);
+  return status.ok() ? AddChat(fields, *tools, keeps_system, request) : status;
+}
+
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
@@ -529,7 +624,7 @@ absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
   }
   if (!fields.status().ok()) return fields.status();
   if (logprobs) RequestLogprobs(alternatives, &request);
-  if (absl::Status s = AddChat(&fields, !is_explicit, &request); !s.ok()) return s;
+  if (absl::Status s = AddToolChat(&fields, !is_explicit, &request); !s.ok()) return s;
   return request;
 }
 
@@ -556,6 +651,10 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
   fields.Add(reader.ReadTruncation(&fields, request.common.max_new_tokens()));
   if (!fields.status().ok()) return fields.status();
   if (absl::Status s = reader.ReadAll(body, &request); !s.ok()) return s;
+  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(&fields);
+  if (!form.ok()) return form.status();
+  const absl::Status status = Constrain(RulesOf({}, {}, /*parallel=*/true, *form), &request);
+  if (!status.ok()) return status;
   return request;
 }
 
@@ -585,7 +684,9 @@ absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tok
   if (says_special && adds_special) {
     return fields.Find("add_special_tokens")->Bad("false: the template adds <bos>");
   }
-  if (absl::Status s = AddChat(&fields, /*keeps_system=*/true, &request); !s.ok()) return s;
+  const absl::StatusOr<std::vector<Tool>> tools = ReadTools(fields.Find("tools"), &request.unknown);
+  if (!tools.ok()) return tools.status();
+  if (absl::Status s = AddChat(&fields, *tools, /*keeps_system=*/true, &request); !s.ok()) return s;
   return request;
 }
 

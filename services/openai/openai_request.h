@@ -2,10 +2,10 @@
 //
 // openai_fields.h lists the fields that are supported, ignored and refused, and the no-op values
 // that count as absent. Unknown fields are ignored and reported. The limits of the gRPC API (stop
-// strings, listed tokens, messages of a chat) are checked while parsing. The field
-// `prompt_cache_breakpoint` of a content part sets a breakpoint. If a chat has no breakpoint and
-// `prompt_cache_options.mode` is not `explicit`, the end of the system text is a breakpoint. Thread
-// safety: pure functions.
+// strings, listed tokens, messages of a chat) are checked while parsing. tools.h reads tools. The
+// field `prompt_cache_breakpoint` of a content part sets a breakpoint. If a chat has no breakpoint
+// and `prompt_cache_options.mode` is not `explicit`, the end of the system text is a breakpoint.
+// Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_
 #define HEARTH_SERVICES_OPENAI_OPENAI_REQUEST_H_
 
@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/inference.pb.h"
 #include "services/openai/openai_fields.h"
+#include "services/openai/tools.h"
 #include "services/serving/json_reader.h"
 
 namespace hearth {
@@ -42,6 +43,7 @@ struct OpenAiRequest {
   std::string cache_key;  // repeated in the response, otherwise unused
   // words that are never generated; the caller converts them to token ids
   std::vector<std::string> bad_words;
+  AnswerRules answer;  // form of the answer; `common` has its grammar
   UnknownFields unknown;
 
   uint64_t bytes() const;  // memory of the messages, in bytes

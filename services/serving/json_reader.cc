@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "services/serving/canonical_json.h"
 #include "services/serving/json_value.h"
 
 namespace hearth {
@@ -106,8 +107,13 @@ struct JsonNodes {
     assert(nodes[at].type == Type::kString);
     return {text.data() + nodes[at].text, nodes[at].size};
   }
+  // The layout of the text that WriteTo writes.
+  struct Form {
+    absl::string_view between_items, after_key;
+    size_t most_bytes;  // stops soon after `out` has this length
+  };
   std::string PathOf(uint32_t at) const;
-  void WriteTo(uint32_t at, std::string* out) const;
+  void WriteTo(uint32_t at, const Form& form, std::string* out) const;
 };
 
 // Walks down from the root: only errors need a path, so nodes have no link to their parent. Lists
@@ -136,8 +142,8 @@ std::string JsonNodes::PathOf(uint32_t at) const {
   return path;
 }
 
-// Appends a value as JSON text. Stops soon after kMaxQuotedBytes.
-void JsonNodes::WriteTo(uint32_t at, std::string* out) const {
+// Appends a value as JSON text.
+void JsonNodes::WriteTo(uint32_t at, const Form& form, std::string* out) const {
   const Node& node = nodes[at];
   switch (node.type) {
     case Type::kNull:
@@ -156,20 +162,20 @@ void JsonNodes::WriteTo(uint32_t at, std::string* out) const {
     case Type::kFloat:
       return AppendJsonNumber(node.real, out);
     case Type::kString:
-      return AppendJsonString(TextOf(at).substr(0, kMaxQuotedBytes + 1), out);
+      return AppendJsonString(TextOf(at).substr(0, form.most_bytes), out);
     case Type::kList:
     case Type::kObject:
       break;
   }
   const bool is_object = node.type == Type::kObject;
   out->push_back(is_object ? '{' : '[');
-  for (uint32_t item = at + 1; item < node.end && out->size() <= kMaxQuotedBytes;) {
-    if (item > at + 1) out->push_back(',');
+  for (uint32_t item = at + 1; item < node.end && out->size() < form.most_bytes;) {
+    if (item > at + 1) absl::StrAppend(out, form.between_items);
     if (is_object) {
-      WriteTo(item++, out);
-      out->push_back(':');
+      WriteTo(item++, form, out);
+      absl::StrAppend(out, form.after_key);
     }
-    WriteTo(item, out);
+    WriteTo(item, form, out);
     item = EndOf(item);
   }
   out->push_back(is_object ? '}' : ']');
@@ -495,11 +501,15 @@ std::string JsonValue::Path() const { return nodes_->PathOf(at_); }
 std::string JsonValue::Quote() const {
   if (is_string()) return Quoted(nodes_->TextOf(at_));
   std::string text;
-  nodes_->WriteTo(at_, &text);
+  nodes_->WriteTo(at_, {",", ":", kMaxQuotedBytes + 1}, &text);
   if (text.size() <= kMaxQuotedBytes) return text;
   size_t end = kMaxQuotedBytes;
   while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return absl::StrCat(text.substr(0, end), "...");
+}
+
+void JsonValue::Write(std::string* out) const {
+  nodes_->WriteTo(at_, {kJsonBetweenItems, kJsonAfterKey, out->max_size()}, out);
 }
 
 absl::Status JsonValue::Bad(absl::string_view must) const {

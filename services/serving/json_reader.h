@@ -81,6 +81,8 @@ class JsonValue {
   std::string Path() const;
   // Returns the value as JSON text, shortened like Quoted.
   std::string Quote() const;
+  // Appends the whole value as canonical JSON text (canonical_json.h).
+  void Write(std::string* out) const;
   // Returns kInvalidArgument "PATH: must be `must`; got VALUE".
   absl::Status Bad(absl::string_view must) const;
   // Returns kInvalidArgument "PATH: `why`".

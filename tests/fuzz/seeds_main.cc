@@ -1,7 +1,7 @@
 // Writes valid inputs from which the fuzz targets start.
 //
 //     hearth_fuzz_seeds FOLDER     creates FOLDER/snapshot, FOLDER/manifest, FOLDER/request,
-//                                  FOLDER/state, FOLDER/redis and FOLDER/http
+//                                  FOLDER/state, FOLDER/redis, FOLDER/http and FOLDER/calls
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -125,7 +125,18 @@ void WriteHttpSeeds(const std::filesystem::path& folder) {
       R"("presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.1,"min_tokens":1,)"
       R"("max_completion_tokens":5,"suffix":null,"user":{"a":[[{}]]}})";
   const std::string length = "Content-Length: " + std::to_string(chat.size()) + "\r\n";
+  const std::string tools =
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,)"
+      R"("tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},)"
+      R"({"role":"tool","tool_call_id":"c","content":"b"}],"tools":[{"type":"function","function":)"
+      R"({"name":"f","description":"d","strict":true,"parameters":{"type":"object","$defs":{"p":)"
+      R"({"type":"string"}},"properties":{"x":{"$ref":"#/$defs/p"}},"required":["x"]}}}],)"
+      R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[)"
+      R"({"type":"function","function":{"name":"f"}}]}},"parallel_tool_calls":false,)"
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"anyOf":[)"
+      R"({"type":"object","properties":{"a":{"items":{"enum":[1,null]}}}},true]}}}})";
   http.Add(3, chat);
+  http.Add(3, tools);
   http.Add(1, completion);
   http.Add(1, R"({"prompt":[[1,2],[3]]})");
   http.Add(1, R"({"prompt":[1,2,4294967295],"add_special_tokens":false,"tokens":[1]})");
@@ -137,6 +148,16 @@ void WriteHttpSeeds(const std::filesystem::path& folder) {
                Post("/v1/completions", "Authorization: Bearer a\r\nContent-Length: 2\r\n", "{}") +
                "HEAD /?q=1 HTTP/1.0\r\nOrigin: null\r\nConnection: keep-alive\r\n\r\n");
   http.Add(0, "OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n");
+}
+
+// An even first byte allows several calls (calls_fuzz.cc).
+void WriteCallSeeds(const std::filesystem::path& folder) {
+  SeedFolder calls{folder};
+  const std::string call = R"({"name": "get", "parameters": {"a": [1, {"b": "\\"}]}})";
+  calls.Add(0, "Look:\n```json\n" + call + "\n```\n");
+  calls.Add(2, "[" + call + R"(, {"name": "f-1", "parameters": {}}])");
+  calls.Add(1, " \n" + call + "\n" + call + " Done.");
+  calls.Add(0, R"({"b":"caf\u00e9\/","a":[1.50,-0,1e9,true,null]})");
 }
 
 void WriteSeeds(const std::filesystem::path& folder) {
@@ -169,6 +190,7 @@ void WriteSeeds(const std::filesystem::path& folder) {
   request.Add(2, drop.SerializeAsString());
   WriteRedisSeeds(folder / "redis");
   WriteHttpSeeds(folder / "http");
+  WriteCallSeeds(folder / "calls");
 }
 
 }  // namespace

@@ -89,11 +89,11 @@ class Clients(SystemTest):
         text = PAGE.read_text().split(f"## {name}\n")[1].split("\n## ")[0]
         return text.replace("http://127.0.0.1:8000", self.url.removesuffix("/v1"))
 
-    def example(self, name):
-        """Runs the page's example of a client; returns its last line, parsed as JSON."""
+    def example(self, name, number=0):
+        """Runs an example of the client's page; returns its last line, parsed as JSON."""
         section = self.section(name)
         program = self.folder / "example.py"
-        program.write_text(re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1))
+        program.write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number])
         folder = re.search(r"`\.clients/(\w+)`", section).group(1)
         return json.loads(self.run_here(CLIENTS / folder / "bin" / "python",
                                         program).splitlines()[-1])
@@ -133,6 +133,21 @@ class Clients(SystemTest):
         said = self.example("litellm")
         self.assertEqual(said["streamed"], said["whole"])
         self.assertGreater(said["cached"], 0)
+
+    def test_clients_get_calls_and_json(self):
+        """Checks a call (streamed if the client can), its result, and an answer with a schema."""
+        for name in ("openai", "LangChain", "LlamaIndex", "litellm"):
+            with self.subTest(name):
+                said = self.example(name, 1)
+                self.assertEqual((said["finish"], said["tool"]), ("tool_calls", "get_weather"))
+                self.assertIn(said["city"], ("Paris", "Rome"))
+                self.assertIn(said["parsed"], ("Paris", "Rome"))
+                self.assertTrue(said["said"])
+        for name in ("pydantic-ai", "instructor"):
+            with self.subTest(name):
+                said = self.example(name)
+                self.assertEqual(len(said), 2)
+                self.assertLessEqual(set(said.values()), {"Paris", "Rome"})
 
     def test_lm_eval_likelihoods_equal_transformers(self):
         said = self.example("lm-eval")

@@ -96,8 +96,9 @@ const char* PathOfCall(uint16_t place) {
 
 // Returns whether a request without this field is invalid.
 bool IsRequired(const KnownField& field) {
-  const std::set<std::string> required = {"messages", "prompt", "tokens", "role",
-                                          "content",  "type",   "text"};
+  const std::set<std::string> required = {"messages", "prompt",      "tokens",
+                                          "role",     "content",     "type",
+                                          "text",     "json_schema", "tool_call_id"};
   return required.count(field.name) > 0 &&
          FindOpenAiField(field.name, field.place)->use == FieldUse::kServed;
 }
@@ -110,7 +111,7 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   if (field.place == kInDetokenize) {
     body["tokens"] = {4};
   } else if (field.place == kInCompletion ||
-             (field.place == kInTokenize && field.name != "messages" &&
+             (field.place == kInTokenize && field.name != "messages" && field.name != "tools" &&
               field.name != "add_generation_prompt" && field.name != "continue_final_message")) {
     body["prompt"] = "the lamp";
     if (field.name == "truncate_prompt_tokens") body["prompt"] = {4, 5, 6};
@@ -122,7 +123,19 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
     }
     if (field.name == "top_logprobs") body["logprobs"] = true;
   }
+  if (field.name == "tool_choice" || field.name == "parallel_tool_calls") {
+    body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  }
   if (field.place == kInMessage) object = &body["messages"][1];
+  if (field.name == "tool_calls") (*object)["role"] = "assistant";
+  if (field.name == "tool_call_id") {
+    FieldsJson calls = FieldsJson::array();
+    for (const char* const id : {"c", "d"}) {
+      calls.push_back({{"id", id}, {"function", {{"name", id}, {"arguments", "{}"}}}});
+    }
+    body["messages"][0] = {{"role", "assistant"}, {"tool_calls", calls}};
+    *object = {{"role", "tool"}, {"tool_call_id", "d"}, {"content", "r"}};
+  }
   if (field.place == kInPart) object = &body["messages"][1]["content"][0];
   if (field.place == kInBreakpoint || field.place == kInCacheControl) {
     const bool is_control = field.place == kInCacheControl;
@@ -135,6 +148,9 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
     object = &(body["prompt_cache_options"] = FieldsJson::object());
   }
   if (field.place == kInResponseFormat) object = &(body["response_format"] = {{"type", "text"}});
+  if (field.place == kInResponseFormat && field.name == "json_schema") {
+    *object = {{"type", "json_schema"}, {"json_schema", {{"schema", {{"enum", {1}}}}}}};
+  }
   // max_tokens is only there to keep the answers to other fields short, so remove it if the tested
   // field sets the same limit.
   if (field.name == "n_predict" || field.name == "max_completion_tokens") body.erase("max_tokens");
@@ -181,7 +197,7 @@ TEST(OpenAiFields, TableHasEveryKnownField) {
 
 TEST(OpenAiFields, EveryRowIsFoundByName) {
   for (const OpenAiField& row : OpenAiFieldTable()) {
-    for (uint16_t bit = 1; bit <= kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
+    for (uint16_t bit = 1; bit <= kInStructured; bit = static_cast<uint16_t>(bit << 1)) {
       if ((row.places & bit) != 0) {
         EXPECT_EQ(FindOpenAiField(row.name, bit), &row) << row.name;
       }
@@ -195,10 +211,11 @@ TEST(OpenAiFields, EveryRowIsFoundByName) {
 TEST(OpenAiFields, ParsedFieldsFollowTable) {
   // Supported fields that leave the parsed request unchanged: they are only checked against other
   // fields, or the tested value is the default.
-  const std::map<std::string, uint16_t> traceless = {
-      {"best_of", kInChat | kInCompletion},  {"response_format", kInChat | kInCompletion},
-      {"type", kInPart | kInResponseFormat}, {"role", kInMessage},
-      {"truncation_side", kInCompletion},    {"repeat_last_n", kInChat | kInCompletion}};
+  const std::map<std::string, uint16_t> traceless = {{"best_of", kInChat | kInCompletion},
+                                                     {"type", kInPart | kInResponseFormat},
+                                                     {"role", kInMessage},
+                                                     {"truncation_side", kInCompletion},
+                                                     {"repeat_last_n", kInChat | kInCompletion}};
   for (const KnownField& field : KnownFields()) {
     if (field.place == kInDetokenize) continue;  // OpenAiServer parses this body, not ParseTokenize
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
@@ -296,7 +313,7 @@ TEST(OpenAiFields, NeutralValuesCountAsAbsent) {
 // Each of these values requests something that is not supported, even if the value is empty.
 TEST(OpenAiFields, UnsupportedValuesAreRefused) {
   for (const char* body :
-       {R"({"json_schema": {}})", R"({"guided_json": {}})", R"({"web_search_options": {}})",
+       {R"({"json_schema": {}})", R"({"web_search_options": {}})",
         R"({"chat_template_kwargs": {"custom_instructions": true}})", R"({"n_probs": 1})",
         R"({"samplers": ["penalties", "dry"]})", R"({"samplers": "dry"})",
         R"({"samplers": ["dry", "penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p",
@@ -334,9 +351,11 @@ class FieldsServerTest : public ::testing::Test {
     options.model = "tiny";
     openai_ = OpenAiServer::Open(options).value();
   }
+  static constexpr int kContextTokens = 2048;  // the prompt's text about tools has hundreds
+
   static WorkerServer::Options Options() {
     WorkerServer::Options options = WorkerServer::Invariant();
-    options.geometry.context_tokens = 64;
+    options.geometry.context_tokens = kContextTokens;
     return options;
   }
   // Sends a POST request. Returns the whole response, including its headers.
@@ -407,10 +426,11 @@ TEST_F(FieldsServerTest, EachUnknownFieldIsLoggedOnce) {
 }
 
 TEST_F(FieldsServerTest, EchoOfFullContextIsRefused) {
-  FieldsJson body = {{"prompt", std::vector<int>(64, 4)}, {"max_tokens", 0}, {"echo", true}};
+  FieldsJson body = {
+      {"prompt", std::vector<int>(kContextTokens, 4)}, {"max_tokens", 0}, {"echo", true}};
   EXPECT_THAT(Post("/v1/completions", body),
               testing::AllOf(StartsWith("HTTP/1.1 400"), HasSubstr("shorten it by one token")));
-  body["prompt"] = std::vector<int>(63, 4);
+  body["prompt"] = std::vector<int>(kContextTokens - 1, 4);
   EXPECT_THAT(Post("/v1/completions", body), StartsWith("HTTP/1.1 200"));
 }
 
@@ -471,7 +491,7 @@ class FieldsPage {
   }
   static std::string Names(const OpenAiField& field, uint16_t places) {
     std::vector<std::string> names;
-    for (uint16_t bit = 1; bit <= kInTemplate; bit = static_cast<uint16_t>(bit << 1)) {
+    for (uint16_t bit = 1; bit <= kInStructured; bit = static_cast<uint16_t>(bit << 1)) {
       if ((field.places & places & bit) == 0) continue;
       const absl::string_view path = PathOfPlace(bit);
       if (!path.empty()) names.push_back(absl::StrCat("`", path, field.name, "`"));

@@ -1,0 +1,281 @@
+#include "services/openai/answer_schema.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "services/serving/canonical_json.h"
+#include "services/serving/json_value.h"
+
+namespace hearth {
+namespace {
+
+// Names inside $defs that no tool can have.
+constexpr char kCallDef[] = "$call";
+constexpr char kAnswerDef[] = "$answer";
+
+enum class Keyword : uint8_t {
+  kPlain,
+  kAnnotation,
+  kSchemas,  // a schema, or a list of schemas
+  kMap,      // an object of schemas; other values are plain
+  kNegated,  // a schema that must not hold, or may not hold: nothing in it is closed
+};
+
+Keyword KeywordOf(absl::string_view name) {
+  constexpr absl::string_view kAnnotations[] = {
+      "$comment", "$schema",  "default", "deprecated", "description", "example",
+      "examples", "readOnly", "title",   "writeOnly",  "x-guidance"};
+  constexpr absl::string_view kSchemas[] = {
+      "additionalItems",  "additionalProperties", "allOf", "anyOf", "items", "oneOf", "prefixItems",
+      "unevaluatedItems", "unevaluatedProperties"};
+  constexpr absl::string_view kMaps[] = {"$defs", "definitions", "patternProperties", "properties"};
+  constexpr absl::string_view kNegated[] = {"contains", "else",          "if",
+                                            "not",      "propertyNames", "then"};
+  const auto has = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  if (has(kAnnotations)) return Keyword::kAnnotation;
+  if (has(kSchemas)) return Keyword::kSchemas;
+  if (has(kMaps)) return Keyword::kMap;
+  if (has(kNegated) || name == "dependentSchemas" || name == "dependencies") {
+    return Keyword::kNegated;
+  }
+  return Keyword::kPlain;
+}
+
+// Whether an object's schema says nothing of fields that it does not list.
+bool LeavesOthersOpen(JsonValue schema) {
+  const std::optional<JsonValue> properties = schema.Find("properties");
+  if (!properties.has_value() || !properties->is_object()) return false;
+  for (const char* const says : {"additionalProperties", "minProperties", "patternProperties",
+                                 "propertyNames", "unevaluatedProperties"}) {
+    if (schema.Find(says).has_value()) return false;
+  }
+  const std::optional<JsonValue> required = schema.Find("required");
+  if (!required.has_value()) return true;
+  for (const JsonValue name : required->elements()) {
+    const auto is_name = [&](JsonValue field) { return name.Is(field.name()); };
+    bool is_listed = false;
+    for (const JsonValue field : properties->fields()) is_listed = is_listed || is_name(field);
+    if (!is_listed) return false;
+  }
+  return true;
+}
+
+// SchemaWriter: appends one schema of a caller's.
+//
+// Ownership: borrows the text. Stops soon after the text has more than kMaxSchemaBytes.
+class SchemaWriter {
+ public:
+  // `base`: the schema's own place in the whole, such as "/$defs/NAME".
+  SchemaWriter(absl::string_view base, bool closes, std::string* out)
+      : base_(base), closes_(closes), out_(out) {}
+
+  // `is_parameters`: it is the schema of an object, whether it says so or not. The $id of a root is
+  // left out: references lead into the whole.
+  void WriteRoot(JsonValue schema, bool is_parameters) { Write(schema, true, is_parameters); }
+
+ private:
+  void Write(JsonValue schema, bool is_root = false, bool is_parameters = false) {
+    if (!schema.is_object()) return schema.Write(out_);
+    bool is_first = true;
+    const auto begin = [&](absl::string_view name) { BeginField(name, &is_first); };
+    out_->push_back('{');
+    if (is_parameters && !schema.Find("type").has_value()) {
+      begin("type");
+      out_->append("\"object\"");
+    }
+    for (const JsonValue field : schema.fields()) {
+      if (out_->size() > kMaxSchemaBytes) break;
+      const Keyword keyword = KeywordOf(field.name());
+      if (keyword == Keyword::kAnnotation || (is_root && field.name() == "$id")) continue;
+      begin(field.name());
+      WriteValue(keyword, field);
+    }
+    if (closes_ && out_->size() <= kMaxSchemaBytes && LeavesOthersOpen(schema)) {
+      begin("additionalProperties");
+      out_->append("false");
+    }
+    out_->push_back('}');
+  }
+  void BeginField(absl::string_view name, bool* is_first) {
+    if (!*is_first) out_->append(kJsonBetweenItems);
+    *is_first = false;
+    AppendJsonString(name, out_);
+    out_->append(kJsonAfterKey);
+  }
+  void WriteValue(Keyword keyword, JsonValue value) {
+    if (keyword == Keyword::kNegated) {
+      SchemaWriter open(base_, /*closes=*/false, out_);
+      return value.name() == "dependentSchemas" || value.name() == "dependencies"
+                 ? open.WriteValue(Keyword::kMap, value)
+                 : open.WriteValue(Keyword::kSchemas, value);
+    }
+    if (keyword == Keyword::kSchemas && value.is_list()) return WriteList(value);
+    if (keyword == Keyword::kSchemas) return Write(value);
+    if (keyword == Keyword::kMap && value.is_object()) return WriteMap(value);
+    const bool is_local = value.name() == "$ref" && value.is_string() &&
+                          (value.Is("#") || absl::StartsWith(*value.Text(), "#/"));
+    if (!is_local) return value.Write(out_);
+    AppendJsonString(absl::StrCat("#", base_, value.Text()->substr(1)), out_);
+  }
+  void WriteList(JsonValue list) {
+    out_->push_back('[');
+    bool is_first = true;
+    for (const JsonValue schema : list.elements()) {
+      if (out_->size() > kMaxSchemaBytes) break;
+      if (!is_first) out_->append(kJsonBetweenItems);
+      is_first = false;
+      Write(schema);
+    }
+    out_->push_back(']');
+  }
+  void WriteMap(JsonValue map) {
+    out_->push_back('{');
+    bool is_first = true;
+    for (const JsonValue schema : map.fields()) {
+      if (out_->size() > kMaxSchemaBytes) break;
+      BeginField(schema.name(), &is_first);
+      Write(schema);
+    }
+    out_->push_back('}');
+  }
+
+  const absl::string_view base_;
+  const bool closes_;
+  std::string* const out_;
+};
+
+absl::Status CheckSize(const std::string& schemas, JsonValue last) {
+  if (schemas.size() <= kMaxSchemaBytes) return absl::OkStatus();
+  return last.Refuse(absl::StrCat("all schemas of a request together must have at most ",
+                                  kMaxSchemaBytes, " bytes without descriptions; there are more"));
+}
+
+// Appends "NAME": SCHEMA for the parameters of a call.
+absl::Status AppendParameters(const CallSchema& call, std::string* defs) {
+  AppendJsonString(call.name, defs);
+  defs->append(kJsonAfterKey);
+  if (!call.parameters.has_value()) {
+    defs->append(R"({"type": "object", "properties": {}, "additionalProperties": false})");
+    return absl::OkStatus();
+  }
+  const JsonValue schema = *call.parameters;
+  if (absl::Status status = schema.CheckObject(); !status.ok()) return status;
+  const std::optional<JsonValue> type = schema.Find("type");
+  if (type.has_value() && !type->Is("object")) return type->Bad("\"object\"");
+  SchemaWriter(absl::StrCat("/$defs/", call.name), ClosesObjects(schema), defs)
+      .WriteRoot(schema, /*is_parameters=*/true);
+  return CheckSize(*defs, schema);
+}
+
+std::string CallFrame(absl::string_view name) {
+  return absl::StrCat(R"({"type": "object", "properties": {"name": {"const": ")", name,
+                      R"("}, "parameters": {"$ref": "#/$defs/)", name,
+                      R"("}}, "required": ["name", "parameters"], "additionalProperties": false})");
+}
+
+std::string Ref(absl::string_view name) {
+  return absl::StrCat("{\"$ref\": \"#/$defs/", name, "\"}");
+}
+
+}  // namespace
+
+bool ClosesObjects(JsonValue schema) {
+  const auto closes = [](JsonValue inner) { return ClosesObjects(inner); };
+  const auto all = [&](JsonValue::Range range) {
+    bool all_close = true;
+    for (const JsonValue inner : range) all_close = all_close && closes(inner);
+    return all_close;
+  };
+  const bool has_properties = schema.Find("properties").has_value();
+  for (const JsonValue field : schema.fields()) {
+    const absl::string_view name = field.name();
+    if (name == "allOf") return false;
+    if (has_properties && (name == "anyOf" || name == "oneOf" || name == "$ref")) return false;
+    const Keyword keyword = KeywordOf(name);
+    if (keyword == Keyword::kSchemas && !(field.is_list() ? all(field.elements()) : closes(field)))
+      return false;
+    if (keyword == Keyword::kMap && !all(field.fields())) return false;
+  }
+  return true;
+}
+
+SchemaPaths PathsOf(const AnswerShape& shape) {
+  SchemaPaths paths;
+  for (const CallSchema& call : shape.calls) {
+    paths.emplace_back(absl::StrCat("#/$defs/", call.name), call.path);
+  }
+  if (shape.calls.empty()) return {{"#", shape.schema_path}};
+  paths.emplace_back(absl::StrCat("#/$defs/", kAnswerDef), shape.schema_path);
+  paths.emplace_back("#", "tools");
+  return paths;
+}
+
+std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths) {
+  const absl::string_view whole = message;
+  if (paths.empty() || !absl::ConsumePrefix(&message, "grammar.json_schema")) {
+    return std::string(whole);
+  }
+  absl::ConsumePrefix(&message, " at ");
+  const size_t end = message.find(": ");
+  const absl::string_view pointer = message.substr(0, end);
+  const absl::string_view why = end == message.npos ? "" : message.substr(end);
+  for (const auto& [place, path] : paths) {
+    absl::string_view rest = pointer;
+    const bool is_last = place == paths.back().first;
+    const bool is_inside =
+        absl::ConsumePrefix(&rest, place) && (rest.empty() || rest.front() == '/');
+    if (!is_inside && !is_last) continue;
+    if (!is_inside || (is_last && paths.size() > 1)) rest = "";  // a place in the frame
+    std::string made = path;
+    for (const absl::string_view step : absl::StrSplit(rest, '/', absl::SkipEmpty())) {
+      const bool is_number = std::all_of(step.begin(), step.end(), absl::ascii_isdigit);
+      absl::StrAppend(&made, is_number ? "[" : ".", step, is_number ? "]" : "");
+    }
+    return absl::StrCat(made, why);
+  }
+  return std::string(whole);
+}
+
+absl::Status AppendAnswerSchema(const AnswerShape& shape, std::string* out) {
+  if (shape.calls.empty()) {
+    assert(shape.schema.has_value());
+    std::string made;
+    SchemaWriter("", ClosesObjects(*shape.schema), &made)
+        .WriteRoot(*shape.schema, /*is_parameters=*/false);
+    if (absl::Status status = CheckSize(made, *shape.schema); !status.ok()) return status;
+    out->append(made);
+    return absl::OkStatus();
+  }
+  std::string defs, frames;
+  for (const CallSchema& call : shape.calls) {
+    if (!defs.empty()) defs.append(kJsonBetweenItems);
+    if (absl::Status status = AppendParameters(call, &defs); !status.ok()) return status;
+    absl::StrAppend(&frames, frames.empty() ? "" : kJsonBetweenItems, CallFrame(call.name));
+  }
+  std::string answers = Ref(kCallDef);
+  if (shape.parallel) {
+    absl::StrAppend(&answers, R"(, {"type": "array", "items": )", Ref(kCallDef),
+                    R"(, "minItems": 1})");
+  }
+  if (shape.schema.has_value()) {
+    absl::StrAppend(&defs, kJsonBetweenItems, "\"", kAnswerDef, "\"", kJsonAfterKey);
+    SchemaWriter(absl::StrCat("/$defs/", kAnswerDef), ClosesObjects(*shape.schema), &defs)
+        .WriteRoot(*shape.schema, /*is_parameters=*/false);
+    if (absl::Status status = CheckSize(defs, *shape.schema); !status.ok()) return status;
+    absl::StrAppend(&answers, kJsonBetweenItems, Ref(kAnswerDef));
+  }
+  absl::StrAppend(out, "{\"anyOf\": [", answers, "], \"$defs\": {\"", kCallDef, "\": {\"anyOf\": [",
+                  frames, "]}, ", defs, "}}");
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

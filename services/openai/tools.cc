@@ -1,0 +1,368 @@
+#include "services/openai/tools.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "proto/error_reason.h"
+#include "services/serving/canonical_json.h"
+#include "services/serving/json_value.h"
+
+namespace hearth {
+namespace {
+
+// Google's instruction for Gemma 3, and a sentence about several calls.
+constexpr char kToolsIntro[] =
+    "You have access to functions. If you decide to invoke any of the function(s), you MUST put it "
+    "in the format of\n"
+    "{\"name\": function name, \"parameters\": dictionary of argument name and its value}\n"
+    "To invoke several functions, put a list of these: [{...}, {...}]\n\n"
+    "You SHOULD NOT include any other text in the response if you call a function\n";
+constexpr char kFunctionOnly[] = "\"function\", the only supported type of tool";
+// Beginnings of a call and of a list of calls: the triggers of the grammar.
+constexpr char kOneCall[] = "{\"name\":", kListOfCalls[] = "[{\"name\":";
+
+absl::Status BadName(JsonValue name) {
+  return name.Bad(absl::StrCat("1 to ", kMaxToolNameBytes, " letters, digits, \"_\" and \"-\""));
+}
+
+absl::StatusOr<JsonValue> FindName(JsonValue function) {
+  const std::optional<JsonValue> name = function.Find("name");
+  if (!name.has_value()) return function.Refuse("must have a name; got none");
+  return *name;
+}
+
+absl::StatusOr<std::string> NameOf(JsonValue function) {
+  const absl::StatusOr<JsonValue> name = FindName(function);
+  if (!name.ok()) return name.status();
+  if (!name->is_string() || !IsToolName(*name->Text())) return BadName(*name);
+  return std::string(*name->Text());
+}
+
+// Returns the object `function` of a tool, a tool choice or a call, and checks the type.
+absl::StatusOr<JsonValue> FunctionOf(JsonValue object) {
+  if (absl::Status status = object.CheckObject(); !status.ok()) return status;
+  const std::optional<JsonValue> type = object.Find("type"), function = object.Find("function");
+  if (type.has_value() && !type->Is("function")) {
+    return WithReason(type->Bad(kFunctionOnly), kUnsupportedParameter);
+  }
+  if (!function.has_value()) return object.Refuse("must have a function; got none");
+  if (absl::Status status = function->CheckObject(); !status.ok()) return status;
+  return *function;
+}
+
+absl::StatusOr<Tool> ReadTool(JsonValue tool, UnknownFields* unknown) {
+  const absl::StatusOr<JsonValue> function = FunctionOf(tool);
+  if (!function.ok()) return function.status();
+  for (const auto& [object, place] :
+       {std::pair(tool, kInTool), std::pair(*function, kInFunction)}) {
+    if (absl::Status s = CheckOpenAiFields(object, place, unknown); !s.ok()) return s;
+  }
+  absl::StatusOr<std::string> name = NameOf(*function);
+  if (!name.ok()) return name.status();
+  Tool made{*std::move(name), *function};
+  JsonFields fields(*function);
+  std::string description;
+  fields.Text("description", &description);
+  fields.Bool("strict", &made.strict);
+  if (!fields.status().ok()) return fields.status();
+  return made;
+}
+
+// Returns the index of the tool that `object` names.
+absl::StatusOr<size_t> ToolNamed(JsonValue object, const std::vector<Tool>& tools) {
+  const absl::StatusOr<JsonValue> function = FunctionOf(object);
+  if (!function.ok()) return function.status();
+  const absl::StatusOr<JsonValue> name = FindName(*function);
+  if (!name.ok()) return name.status();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    if (name->Is(tools[i].name)) return i;
+  }
+  return name->Bad("the name of a function in tools");
+}
+
+absl::Status ReadMode(JsonValue mode, absl::string_view must, bool has_none, ToolChoice* choice) {
+  if (mode.Is("auto")) {
+    choice->mode = ToolChoice::kAuto;
+  } else if (mode.Is("required")) {
+    choice->mode = ToolChoice::kRequired;
+  } else if (mode.Is("none") && has_none) {
+    choice->mode = ToolChoice::kNone;
+  } else {
+    return mode.Bad(must);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAllowedTools(JsonValue choice, const std::vector<Tool>& tools, ToolChoice* made) {
+  const std::optional<JsonValue> allowed = choice.Find("allowed_tools");
+  if (!allowed.has_value()) return choice.Refuse("must have allowed_tools; got none");
+  if (absl::Status status = allowed->CheckObject(); !status.ok()) return status;
+  const std::optional<JsonValue> mode = allowed->Find("mode"), names = allowed->Find("tools");
+  if (!mode.has_value()) return allowed->Refuse("must have a mode: auto or required");
+  if (absl::Status s = ReadMode(*mode, "auto or required", /*has_none=*/false, made); !s.ok()) {
+    return s;
+  }
+  if (!names.has_value() || !names->is_list() || names->size() == 0) {
+    return allowed->Refuse("must have tools: a list of functions");
+  }
+  std::set<size_t> found;
+  for (const JsonValue name : names->elements()) {
+    const absl::StatusOr<size_t> tool = ToolNamed(name, tools);
+    if (!tool.ok()) return tool.status();
+    found.insert(*tool);
+  }
+  made->allowed.assign(found.begin(), found.end());
+  return absl::OkStatus();
+}
+
+// Sets the schema, which is an object, a bool or JSON text.
+absl::Status SetSchema(JsonValue schema, AnswerForm* form) {
+  form->schema = schema;
+  form->path = schema.Path();
+  if (!schema.is_string()) {
+    const bool is_schema = schema.is_object() || schema.IsBool(true) || schema.IsBool(false);
+    return is_schema ? absl::OkStatus() : schema.Bad("a JSON schema");
+  }
+  absl::StatusOr<JsonDocument> parsed = JsonDocument::Parse(*schema.Text(), schema.Path());
+  if (!parsed.ok()) return parsed.status();
+  form->parsed = *std::move(parsed);
+  form->schema = form->parsed->root();
+  return form->schema->CheckObject();
+}
+
+absl::Status ReadResponseFormat(JsonValue format, AnswerForm* form) {
+  constexpr char kTypes[] = "\"text\", \"json_object\" or \"json_schema\"";
+  if (absl::Status status = format.CheckObject(); !status.ok()) return status;
+  const std::optional<JsonValue> type = format.Find("type");
+  if (!type.has_value()) return format.Refuse(absl::StrCat("must have a type: ", kTypes));
+  if (type->Is("text")) return absl::OkStatus();
+  if (type->Is("json_object")) {
+    form->any_object = true;
+    return absl::OkStatus();
+  }
+  if (!type->Is("json_schema")) {
+    return WithReason(type->Bad(kTypes), kUnsupportedParameter);
+  }
+  const std::optional<JsonValue> named = format.Find("json_schema");
+  if (!named.has_value()) return format.Refuse("must have a json_schema; got none");
+  if (absl::Status status = named->CheckObject(); !status.ok()) return status;
+  const std::optional<JsonValue> schema = named->Find("schema");
+  if (!schema.has_value()) return named->Refuse("must have a schema; got none");
+  if (absl::Status status = schema->CheckObject(); !status.ok()) return status;
+  return SetSchema(*schema, form);
+}
+
+// Reads vLLM's structured_outputs. The field table (openai_fields.cc) refuses its other fields.
+absl::Status ReadStructuredOutputs(JsonValue options, AnswerForm* form) {
+  if (absl::Status status = options.CheckObject(); !status.ok()) return status;
+  JsonFields fields(options, CountsAsAbsent, kInStructured);
+  fields.Bool("json_object", &form->any_object);
+  const std::optional<JsonValue> schema = fields.Find("json");
+  if (!fields.status().ok() || !schema.has_value()) return fields.status();
+  if (form->any_object) return schema->Refuse("must be absent if json_object is true");
+  return SetSchema(*schema, form);
+}
+
+// Returns a fence that is longer than any run of backticks in the text.
+std::string FenceFor(absl::string_view text) {
+  size_t longest = 2, run = 0;
+  for (const char c : text) {
+    run = c == '`' ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  return std::string(longest + 1, '`');
+}
+
+// Returns whether the text ends at the beginning of a line, white space aside.
+bool EndsALine(absl::string_view text) {
+  const size_t last = text.find_last_not_of(" \t\r");
+  return last == text.npos || text[last] == '\n';
+}
+
+// Appends {"name": NAME, "parameters": ARGUMENTS}. Arguments that are not valid JSON, for example
+// because the answer was cut, stay unchanged.
+void AppendCall(absl::string_view name, absl::string_view arguments, std::string* out) {
+  absl::StrAppend(out, "{\"name\": \"", name, "\", \"parameters\": ");
+  if (absl::StripAsciiWhitespace(arguments).empty()) {
+    out->append("{}");
+  } else if (!AppendCanonicalJson(arguments, out)) {
+    absl::StrAppend(out, arguments);
+  }
+  out->push_back('}');
+}
+
+}  // namespace
+
+bool IsToolName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxToolNameBytes &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+         });
+}
+
+absl::StatusOr<std::vector<Tool>> ReadTools(std::optional<JsonValue> tools,
+                                            UnknownFields* unknown) {
+  std::vector<Tool> read;
+  if (!tools.has_value()) return read;
+  if (!tools->is_list()) return tools->Bad("a list of tools");
+  if (tools->size() > kMaxTools) {
+    return tools->Refuse(
+        absl::StrCat("must have at most ", kMaxTools, " tools; got ", tools->size()));
+  }
+  std::set<std::string> names;
+  for (const JsonValue one : tools->elements()) {
+    absl::StatusOr<Tool> tool = ReadTool(one, unknown);
+    if (!tool.ok()) return tool.status();
+    if (!names.insert(tool->name).second) {
+      return tool->function.Find("name")->Bad("a name that no other tool has");
+    }
+    read.push_back(*std::move(tool));
+  }
+  return read;
+}
+
+std::string ToolsText(const std::vector<Tool>& tools) {
+  std::string text = kToolsIntro;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : "\n", "{\"name\": \"", tools[i].name, "\"");
+    for (const char* const name : {"description", "parameters"}) {
+      const std::optional<JsonValue> field = tools[i].function.Find(name);
+      if (!field.has_value()) continue;
+      absl::StrAppend(&text, kJsonBetweenItems, "\"", name, "\"", kJsonAfterKey);
+      field->Write(&text);
+    }
+    text.push_back('}');
+  }
+  return text;
+}
+
+absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
+                                          const std::vector<Tool>& tools) {
+  constexpr char kForms[] =
+      "auto, none, required, {\"type\": \"function\", ...} or {\"type\": \"allowed_tools\", ...}";
+  ToolChoice made;
+  for (size_t i = 0; i < tools.size(); ++i) made.allowed.push_back(i);
+  if (!choice.has_value()) return made;
+  absl::Status status;
+  if (choice->is_string()) {
+    status = ReadMode(*choice, kForms, /*has_none=*/true, &made);
+  } else if (const auto type = choice->Find("type"); type.has_value() && type->Is("function")) {
+    made.mode = ToolChoice::kRequired;
+    const absl::StatusOr<size_t> tool = ToolNamed(*choice, tools);
+    status = tool.status();
+    if (tool.ok()) made.allowed = {*tool};
+  } else if (type.has_value() && type->Is("allowed_tools")) {
+    status = ReadAllowedTools(*choice, tools, &made);
+  } else {
+    status = choice->Bad(kForms);
+  }
+  if (status.ok() && made.mode == ToolChoice::kRequired && tools.empty()) {
+    status = choice->Refuse("needs tools; got none");
+  }
+  if (!status.ok()) return status;
+  return made;
+}
+
+absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields) {
+  using Reader = absl::Status (*)(JsonValue, AnswerForm*);
+  constexpr std::pair<const char*, Reader> kReaders[] = {
+      {"response_format", ReadResponseFormat},
+      {"structured_outputs", ReadStructuredOutputs},
+      {"guided_json", SetSchema}};
+  AnswerForm form;
+  const char* first = nullptr;
+  for (const auto& [name, read] : kReaders) {
+    const std::optional<JsonValue> asked = fields->Find(name);
+    if (!asked.has_value()) continue;
+    AnswerForm one;
+    if (absl::Status status = read(*asked, &one); !status.ok()) return status;
+    if (one.is_text()) continue;
+    if (first != nullptr)
+      return asked->Refuse(absl::StrCat("must be absent together with ", first));
+    first = name;
+    if (one.any_object) one.path = name;
+    form = std::move(one);
+  }
+  if (!fields->status().ok()) return fields->status();
+  return form;
+}
+
+absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
+                                    bool parallel, const AnswerForm& form) {
+  AnswerRules rules;
+  AnswerShape shape, strict;
+  rules.calls.parallel = shape.parallel = parallel;
+  if (choice.mode != ToolChoice::kNone) {
+    for (const size_t i : choice.allowed) {
+      shape.calls.push_back({tools[i].name, absl::StrCat("tools[", i, "].function.parameters"),
+                             tools[i].function.Find("parameters")});
+      rules.calls.names.push_back(tools[i].name);
+      if (tools[i].strict) strict.calls.push_back(shape.calls.back());
+    }
+  }
+  const bool has_form = !form.is_text() && choice.mode != ToolChoice::kRequired;
+  if (shape.calls.empty() && !has_form) return rules;
+  static const JsonDocument& any_object =
+      *new JsonDocument(*JsonDocument::Parse(R"({"type": "object"})", "the schema"));
+  if (has_form) strict.schema = shape.schema = form.any_object ? any_object.root() : *form.schema;
+  shape.schema_path = form.path;
+  rules.paths = PathsOf(shape);
+  v1::Grammar& grammar = rules.grammar.emplace();
+  absl::Status status = AppendAnswerSchema(shape, grammar.mutable_json_schema());
+  if (!status.ok()) return status;
+  grammar.set_lenient(strict.calls.size() < shape.calls.size());
+  if (grammar.lenient() && (!strict.calls.empty() || has_form)) {
+    status = AppendAnswerSchema(strict, rules.strict.emplace().mutable_json_schema());
+    if (!status.ok()) return status;
+  }
+  if (choice.mode != ToolChoice::kAuto || has_form) return rules;
+  grammar.add_triggers(kOneCall);
+  if (parallel) grammar.add_triggers(kListOfCalls);
+  return rules;
+}
+
+absl::StatusOr<std::string> CallHistory::TextWithCalls(std::string text, JsonValue tool_calls) {
+  if (!tool_calls.is_list()) return tool_calls.Bad("a list of calls");
+  if (tool_calls.size() == 0) return text;
+  if (!EndsALine(text)) text.push_back('\n');
+  const bool is_list = tool_calls.size() > 1;
+  if (is_list) text.push_back('[');
+  bool is_first = true;
+  for (const JsonValue call : tool_calls.elements()) {
+    const absl::StatusOr<JsonValue> function = FunctionOf(call);
+    if (!function.ok()) return function.status();
+    const absl::StatusOr<std::string> name = NameOf(*function);
+    if (!name.ok()) return name.status();
+    const std::optional<JsonValue> arguments = function->Find("arguments");
+    if (arguments.has_value() && !arguments->is_string()) {
+      return arguments->Bad("a string of JSON");
+    }
+    if (!is_first) text.append(kJsonBetweenItems);
+    is_first = false;
+    AppendCall(*name, arguments.has_value() ? *arguments->Text() : "", &text);
+    const std::optional<JsonValue> id = call.Find("id");
+    if (!id.has_value()) return call.Refuse("must have an id; got none");
+    if (!id->is_string()) return id->Bad("a string");
+    calls_.insert_or_assign(std::string(*id->Text()), Call{*name, next_++});
+  }
+  if (is_list) text.push_back(']');
+  return text;
+}
+
+absl::StatusOr<std::string> CallHistory::ResultText(JsonValue message, absl::string_view result,
+                                                    size_t* order) const {
+  const std::optional<JsonValue> id = message.Find("tool_call_id");
+  if (!id.has_value()) return message.Refuse("must have a tool_call_id; got none");
+  if (!id->is_string()) return id->Bad("a string");
+  const auto call = calls_.find(*id->Text());
+  if (call == calls_.end()) return id->Bad("the id of a call in an earlier assistant message");
+  *order = call->second.order;
+  const std::string fence = FenceFor(result);
+  return absl::StrCat(call->second.name, ":\n", fence, "tool_output\n", result, "\n", fence);
+}
+
+}  // namespace hearth

@@ -1,0 +1,193 @@
+#include "services/openai/answer_schema.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/services/openai/hostile_bodies.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+JsonDocument Document(const std::string& text) {
+  absl::StatusOr<JsonDocument> document = JsonDocument::Parse(text, "schema");
+  EXPECT_TRUE(document.ok()) << document.status() << text;
+  return *std::move(document);
+}
+
+std::string SchemaOf(const std::string& schema) {
+  const JsonDocument document = Document(schema);
+  AnswerShape shape;
+  shape.schema = document.root();
+  std::string out;
+  const absl::Status status = AppendAnswerSchema(shape, &out);
+  return status.ok() ? out : absl::StrCat("error: ", status.message());
+}
+
+std::string CallOf(const std::string& parameters, bool parallel = false) {
+  const JsonDocument document = Document(parameters);
+  AnswerShape shape;
+  shape.calls = {{"f", "p", document.root()}};
+  shape.parallel = parallel;
+  std::string out;
+  const absl::Status status = AppendAnswerSchema(shape, &out);
+  return status.ok() ? out : absl::StrCat("error: ", status.message());
+}
+
+// The schema of the function's parameters inside the whole.
+std::string Parameters(const std::string& parameters) {
+  return nlohmann::ordered_json::parse(CallOf(parameters))["$defs"]["f"].dump();
+}
+
+TEST(AnswerSchema, ObjectsThatListProperties_AreClosed) {
+  const std::pair<const char*, const char*> schemas[] = {
+      {R"({"type": "object", "properties": {"b": {}, "a": {"properties": {}}}})",
+       R"({"type": "object", "properties": {"b": {}, "a": {"properties": {}, )"
+       R"("additionalProperties": false}}, "additionalProperties": false})"},
+      {R"({"type": "object"})", R"({"type": "object"})"},
+      {R"({"properties": {"a": {}}, "additionalProperties": true})",
+       R"({"properties": {"a": {}}, "additionalProperties": true})"},
+      {R"({"properties": {"a": {}}, "patternProperties": {"b": {}}})",
+       R"({"properties": {"a": {}}, "patternProperties": {"b": {}}})"},
+      {R"({"properties": {"a": {}}, "minProperties": 2})",
+       R"({"properties": {"a": {}}, "minProperties": 2})"},
+      {R"({"properties": {"a": {}}, "required": ["b"]})",
+       R"({"properties": {"a": {}}, "required": ["b"]})"},
+      {R"({"items": {"properties": {}}})",
+       R"({"items": {"properties": {}, "additionalProperties": false}})"},
+      {R"({"anyOf": [{"properties": {}}, true]})",
+       R"({"anyOf": [{"properties": {}, "additionalProperties": false}, true]})"},
+      {R"({"not": {"properties": {"a": {}}}})", R"({"not": {"properties": {"a": {}}}})"}};
+  for (const auto& [schema, want] : schemas) EXPECT_EQ(SchemaOf(schema), want);
+}
+
+// Closing one of these would leave no object that is valid.
+TEST(AnswerSchema, SchemasThatMergeObjects_StayOpen) {
+  for (
+      const std::string schema :
+      {R"({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]})",
+       R"({"properties": {"x": {"properties": {"a": {}}}}, "anyOf": [{"properties": {"b": {}}}]})",
+       R"({"items": {"properties": {"a": {}}, "oneOf": [{"properties": {"b": {}}}]}})",
+       R"({"$defs": {"d": {"properties": {"a": {}}}}, "properties": {"b": {}}, "$ref": "#/$defs/d"})"}) {
+    EXPECT_EQ(SchemaOf(schema), schema);
+  }
+}
+
+TEST(AnswerSchema, Annotations_AreLeftOutOfSchemasOnly) {
+  EXPECT_EQ(SchemaOf(R"({"$schema": "x", "$id": "y", "title": "T", "description": "D",
+                         "default": {}, "examples": [1], "x-guidance": {"lenient": true},
+                         "properties": {"title": {"description": "d", "type": "string"},
+                                        "default": true},
+                         "enum": [{"title": "kept"}], "const": {"description": "kept"}})"),
+            R"({"properties": {"title": {"type": "string"}, "default": true}, )"
+            R"("enum": [{"title": "kept"}], "const": {"description": "kept"}, )"
+            R"("additionalProperties": false})");
+}
+
+TEST(AnswerSchema, ReferencesOfParameters_LeadIntoTheWhole) {
+  EXPECT_EQ(Parameters(R"({"type": "object", "$defs": {"P": {"items": {"$ref": "#"}}},
+                           "properties": {"a": {"$ref": "#/$defs/P"}, "$ref": {"$ref": "#x"},
+                                          "c": {"const": {"$ref": "#/$defs/P"}}}})"),
+            R"({"type":"object","$defs":{"P":{"items":{"$ref":"#/$defs/f"}}},)"
+            R"("properties":{"a":{"$ref":"#/$defs/f/$defs/P"},"$ref":{"$ref":"#x"},)"
+            R"("c":{"const":{"$ref":"#/$defs/P"}}},"additionalProperties":false})");
+}
+
+TEST(AnswerSchema, ParametersAreAlwaysAnObject) {
+  EXPECT_EQ(Parameters("{}"), R"({"type":"object"})");
+  EXPECT_EQ(Parameters(R"({"properties": {"a": {}}})"),
+            R"({"type":"object","properties":{"a":{}},"additionalProperties":false})");
+  EXPECT_THAT(CallOf(R"({"type": "string"})"), StartsWith("error: type: must be \"object\""));
+  EXPECT_THAT(CallOf("true"), StartsWith("error: schema: must be an object"));
+  AnswerShape shape;
+  shape.calls = {{"f", "p", std::nullopt}};
+  std::string out;
+  ASSERT_TRUE(AppendAnswerSchema(shape, &out).ok());
+  EXPECT_THAT(out, HasSubstr(R"("f": {"type": "object", "properties": {}, )"
+                             R"("additionalProperties": false})"));
+}
+
+TEST(AnswerSchema, CallsAndSchema_AreOneUnion) {
+  const JsonDocument answer = Document(R"({"type": "object", "properties": {}})");
+  AnswerShape shape;
+  shape.calls = {{"f", "tools[0]", std::nullopt}, {"g", "tools[1]", std::nullopt}};
+  shape.schema = answer.root();
+  std::string out;
+  ASSERT_TRUE(AppendAnswerSchema(shape, &out).ok());
+  const std::string none = R"({"type": "object", "properties": {}, "additionalProperties": false})";
+  const auto call = [](const std::string& name) {
+    return absl::StrCat(R"({"type": "object", "properties": {"name": {"const": ")", name,
+                        R"("}, "parameters": {"$ref": "#/$defs/)", name,
+                        R"("}}, "required": ["name", "parameters"], )",
+                        R"("additionalProperties": false})");
+  };
+  EXPECT_EQ(out,
+            absl::StrCat(R"({"anyOf": [{"$ref": "#/$defs/$call"}, )",
+                         R"({"type": "array", "items": {"$ref": "#/$defs/$call"}, )",
+                         R"("minItems": 1}, {"$ref": "#/$defs/$answer"}], )",
+                         R"("$defs": {"$call": {"anyOf": [)", call("f"), ", ", call("g"),
+                         R"(]}, "f": )", none, R"(, "g": )", none, R"(, "$answer": )", none, "}}"));
+  EXPECT_THAT(CallOf("{}", /*parallel=*/false), testing::Not(HasSubstr("array")));
+}
+
+TEST(AnswerSchema, ErrorsOfTheGrammar_GetThePathInTheBody) {
+  AnswerShape shape;
+  shape.schema_path = "form.x";
+  const SchemaPaths alone = PathsOf(shape);
+  shape.calls = {{"f", "tools[0].p", std::nullopt}, {"f-2", "tools[1].p", std::nullopt}};
+  const SchemaPaths paths = PathsOf(shape);
+  const auto at = [&](const std::string& place) {
+    return WithBodyPath("grammar.json_schema at " + place + ": is wrong", paths);
+  };
+  EXPECT_EQ(at("#/$defs/f"), "tools[0].p: is wrong");
+  EXPECT_EQ(at("#/$defs/f-2/anyOf/3/not"), "tools[1].p.anyOf[3].not: is wrong");
+  EXPECT_EQ(at("#/$defs/$answer/items"), "form.x.items: is wrong");
+  EXPECT_EQ(at("#"), "tools: is wrong");
+  EXPECT_EQ(at("#/$defs/$call/anyOf"), "tools: is wrong");
+  EXPECT_EQ(WithBodyPath("grammar.json_schema: too complex", paths), "tools: too complex");
+  EXPECT_EQ(WithBodyPath("grammar.json_schema at #/items/0: is wrong", alone),
+            "form.x.items[0]: is wrong");
+  EXPECT_EQ(WithBodyPath("grammar.json_schema: too complex", alone), "form.x: too complex");
+  for (const char* other : {"grammar: needs a tokenizer", "grammar.triggers: are too many", ""}) {
+    EXPECT_EQ(WithBodyPath(other, paths), other);
+  }
+}
+
+TEST(AnswerSchema, SchemasOver64KiB_AreRefused) {
+  const auto of = [](size_t names) {
+    std::string schema =
+        R"({"type": "object", "description": ")" + std::string(100000, 'd') + R"(", "enum": [)";
+    for (size_t i = 0; i < names; ++i) absl::StrAppend(&schema, i > 0 ? "," : "", "\"12345678\"");
+    return schema + "]}";
+  };
+  EXPECT_THAT(SchemaOf(of(5000)), StartsWith("{"));
+  for (const std::string& error : {SchemaOf(of(6000)), CallOf(of(6000))}) {
+    EXPECT_THAT(error, HasSubstr("must have at most 65536 bytes without descriptions"));
+  }
+}
+
+// Each takes time and memory linear in its size.
+TEST(AnswerSchema, LargeSchemas_EndSoon) {
+  std::string deep = "true";
+  for (int i = 0; i < 31; ++i) deep = absl::StrCat(R"({"properties": {"a": )", deep, "}}");
+  std::string wide = "{\"properties\":{\"a\":1";
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&wide, ",\"p", i, "\":{\"$ref\":\"#\"}");
+  for (const std::string& schema :
+       {deep, wide + "}}", Repeated(R"({"anyOf":[)", R"({"$ref":"#"})", "]}"),
+        Repeated(R"({"anyOf":[)", ObjectOfKeys(1024, "", "{}"), "]}"),
+        Repeated(R"({"anyOf":[)", R"({"properties":{"a":{}},"required":["b"]})", "]}")}) {
+    EXPECT_LE(SchemaOf(schema).size(), 2 * kMaxSchemaBytes);
+    EXPECT_LE(CallOf(schema).size(), 2 * kMaxSchemaBytes);
+  }
+}
+
+}  // namespace
+}  // namespace hearth
