@@ -16,7 +16,7 @@
 namespace hearth {
 namespace {
 
-// Names inside $defs that no tool can have.
+// Names in $defs. They start with "$", so no tool has such a name.
 constexpr char kCallDef[] = "$call";
 constexpr char kAnswerDef[] = "$answer";
 
@@ -24,8 +24,8 @@ enum class Keyword : uint8_t {
   kPlain,
   kAnnotation,
   kSchemas,  // a schema, or a list of schemas
-  kMap,      // an object of schemas; other values are plain
-  kNegated,  // a schema that must not hold, or may not hold: nothing in it is closed
+  kMap,      // an object whose values are schemas; any other value counts as kPlain
+  kNegated,  // a schema that an answer may violate, so none of its objects is closed
 };
 
 Keyword KeywordOf(absl::string_view name) {
@@ -50,7 +50,7 @@ Keyword KeywordOf(absl::string_view name) {
   return Keyword::kPlain;
 }
 
-// Whether an object's schema says nothing of fields that it does not list.
+// Returns whether the schema lists properties and has no rule for other properties.
 bool LeavesOthersOpen(JsonValue schema) {
   const std::optional<JsonValue> properties = schema.Find("properties");
   if (!properties.has_value() || !properties->is_object()) return false;
@@ -69,17 +69,18 @@ bool LeavesOthersOpen(JsonValue schema) {
   return true;
 }
 
-// SchemaWriter: appends one schema of a caller's.
+// SchemaWriter: appends a changed copy of a schema of the request (see answer_schema.h).
 //
-// Ownership: borrows the text. Stops soon after the text has more than kMaxSchemaBytes.
+// Stops soon after the output has more than kMaxSchemaBytes. Ownership: borrows the output.
 class SchemaWriter {
  public:
-  // `base`: the schema's own place in the whole, such as "/$defs/NAME".
+  // `base`: place of the schema inside the built schema, such as "/$defs/NAME". `closes`: objects
+  // that list properties allow no others.
   SchemaWriter(absl::string_view base, bool closes, std::string* out)
       : base_(base), closes_(closes), out_(out) {}
 
-  // `is_parameters`: it is the schema of an object, whether it says so or not. The $id of a root is
-  // left out: references lead into the whole.
+  // Writes a whole schema without its $id, because references lead into the built schema.
+  // `is_parameters`: adds "type": "object" if the schema has no type.
   void WriteRoot(JsonValue schema, bool is_parameters) { Write(schema, true, is_parameters); }
 
  private:
@@ -156,10 +157,10 @@ class SchemaWriter {
 absl::Status CheckSize(const std::string& schemas, JsonValue last) {
   if (schemas.size() <= kMaxSchemaBytes) return absl::OkStatus();
   return last.Refuse(absl::StrCat("all schemas of a request together must have at most ",
-                                  kMaxSchemaBytes, " bytes without descriptions; there are more"));
+                                  kMaxSchemaBytes, " bytes without descriptions; got more"));
 }
 
-// Appends "NAME": SCHEMA for the parameters of a call.
+// Appends "NAME": SCHEMA for the parameters of a function.
 absl::Status AppendParameters(const CallSchema& call, std::string* defs) {
   AppendJsonString(call.name, defs);
   defs->append(kJsonAfterKey);
@@ -221,26 +222,25 @@ SchemaPaths PathsOf(const AnswerShape& shape) {
 
 std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths) {
   const absl::string_view whole = message;
-  if (paths.empty() || !absl::ConsumePrefix(&message, "grammar.json_schema")) {
+  if (paths.empty() || !absl::ConsumePrefix(&message, "grammar.json_schema: ")) {
     return std::string(whole);
   }
-  absl::ConsumePrefix(&message, " at ");
-  const size_t end = message.find(": ");
-  const absl::string_view pointer = message.substr(0, end);
-  const absl::string_view why = end == message.npos ? "" : message.substr(end);
+  const bool has_place = !message.empty() && message.front() == '#';
+  const absl::string_view pointer = has_place ? message.substr(0, message.find(": ")) : "#";
+  if (has_place) message.remove_prefix(std::min(pointer.size() + 2, message.size()));
   for (const auto& [place, path] : paths) {
     absl::string_view rest = pointer;
     const bool is_last = place == paths.back().first;
     const bool is_inside =
         absl::ConsumePrefix(&rest, place) && (rest.empty() || rest.front() == '/');
     if (!is_inside && !is_last) continue;
-    if (!is_inside || (is_last && paths.size() > 1)) rest = "";  // a place in the frame
+    if (!is_inside || (is_last && paths.size() > 1)) rest = "";  // a place outside the schemas
     std::string made = path;
     for (const absl::string_view step : absl::StrSplit(rest, '/', absl::SkipEmpty())) {
       const bool is_number = std::all_of(step.begin(), step.end(), absl::ascii_isdigit);
       absl::StrAppend(&made, is_number ? "[" : ".", step, is_number ? "]" : "");
     }
-    return absl::StrCat(made, why);
+    return absl::StrCat(made, ": ", message);
   }
   return std::string(whole);
 }

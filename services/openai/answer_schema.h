@@ -1,13 +1,14 @@
-// Makes the schema of a constrained answer from the schemas that callers send.
+// Builds the JSON schema of a constrained answer from the schemas in a request.
 //
-// A caller's schema is written anew for the grammar:
-// - Annotations are left out (title, description, default, ...), and so is x-guidance, which would
-//   change the library's own options.
-// - "$ref": "#..." leads to where the schema lies in the whole.
-// - An object that lists properties and says nothing of others allows no others: models would go on
-//   inventing keys. The exceptions are in ClosesObjects.
-// - Keys keep their order; the answer has them in the order of `properties`.
-// What a keyword means, and which are enforced, is the grammar's (worker/text/grammar.h).
+// Each schema of the request is copied with these changes:
+// - Annotations (title, description, default, ...) are removed. x-guidance is removed, too: it
+// would
+//   change options of the grammar library.
+// - "$ref": "#..." is changed to the place of the schema inside the built schema.
+// - An object that lists properties and has no rule for other properties allows no others:
+//   otherwise, models keep inventing keys. ClosesObjects has the exceptions.
+// - Keys keep their order, because the answer has its keys in the order of `properties`.
+// worker/text/grammar.h decides what a keyword means and which keywords are enforced.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_OPENAI_ANSWER_SCHEMA_H_
 #define HEARTH_SERVICES_OPENAI_ANSWER_SCHEMA_H_
@@ -24,39 +25,43 @@
 
 namespace hearth {
 
-// Schemas of one request together, without annotations, in canonical form.
+// Limit of all schemas of a request together, without annotations, in canonical form.
 inline constexpr size_t kMaxSchemaBytes = size_t{64} << 10;
 
-// Whether objects of the schema may be closed without making it unsatisfiable: it has no allOf, and
-// no properties beside anyOf, oneOf or $ref.
+// Returns whether the objects of the schema can be closed (allow no unlisted properties) without
+// making the schema unsatisfiable: no schema in it has allOf, or has properties together with
+// anyOf, oneOf or $ref.
 bool ClosesObjects(JsonValue schema);
 
-// A function that the answer may call.
+// A function that the answer is allowed to call.
 struct CallSchema {
   std::string name;
-  std::string path;                     // of the parameters in the body
-  std::optional<JsonValue> parameters;  // an object's schema; absent: the object has no fields
+  std::string path;                     // path of the parameters in the request's body
+  std::optional<JsonValue> parameters;  // schema of an object; absent: an object without fields
 };
 
-// What an answer may be. If there are calls and a schema, it may be either.
+// The allowed answers. With both calls and a schema, the answer is either calls or JSON of the
+// schema.
 struct AnswerShape {
   std::vector<CallSchema> calls;
-  bool parallel = true;             // also a list of calls
-  std::optional<JsonValue> schema;  // an object or a bool
-  std::string schema_path;          // in the body
+  bool parallel = true;             // a list of calls is allowed, too
+  std::optional<JsonValue> schema;  // a JSON schema: an object or a bool
+  std::string schema_path;          // path of the schema in the request's body
 };
 
-// Places in the schema, as JSON pointers, and in the body that they came from.
+// Pairs of a place in the built schema, as a JSON pointer, and its path in the request's body.
 using SchemaPaths = std::vector<std::pair<std::string, std::string>>;
-// The places of the shape's schemas. The last is "#": all the others.
+// Returns the places of the shape's schemas. The last is "#", for every other place.
 SchemaPaths PathsOf(const AnswerShape& shape);
-// "grammar.json_schema at #/$defs/f/items: ..." as "tools[0].function.parameters.items: ...". Other
-// messages stay as they are.
+// Replaces the place in an error message of the grammar by the path in the request's body:
+// "grammar.json_schema: #/$defs/f/items: ..." becomes "tools[0].function.parameters.items: ...".
+// Returns other messages unchanged.
 std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths);
 
-// Appends the schema as JSON text, at most kMaxSchemaBytes and a frame. kInvalidArgument with the
-// path of the schema that is too large, or is not the schema of an object.
-// REQUIRES: there is a call or a schema; names are [A-Za-z0-9_-]{1,128}.
+// Appends the schema of the answer as JSON text: at most kMaxSchemaBytes, and the frames of calls.
+// kInvalidArgument with the path of the schema: the schemas are too large, or the parameters are
+// not the schema of an object. REQUIRES: the shape has a call or a schema; names match
+// [A-Za-z0-9_-]{1,128}.
 absl::Status AppendAnswerSchema(const AnswerShape& shape, std::string* out);
 
 }  // namespace hearth

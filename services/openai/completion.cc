@@ -144,7 +144,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens, bool is_first)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTokens(size_t index, const TokenDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends the text that a stream's choice still holds back. Returns whether the choice has calls.
+  // Ends the calls of a streamed answer: sends the text that is still held back. Returns whether
+  // the answer has calls.
   bool EndCalls(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPart(Part* part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts newly allocated memory against the HTTP memory budget. If the budget is exhausted, the
@@ -177,7 +178,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // proportional to the size of the response.
   void SendWhole() ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteChoice(size_t index, const Choice& choice, const Echo& echo, HeldText* out) const;
-  // `text`: the answer without its calls.
+  // Writes the message of a chat answer. `text`: the answer without its calls.
   void WriteMessage(size_t index, absl::string_view text, const ReadAnswer& answer,
                     HeldText* out) const;
 
@@ -289,6 +290,10 @@ absl::Status Completion::Begin(Part* part, const std::string& tenant) {
     request.set_adapter(terms_.adapter);
     begun = generator_->Prefill(terms, request, sink);
   } else {
+    if (request_.answer.strict.has_value()) {
+      const auto strict = generator_->CompileGrammar(*request_.answer.strict);
+      if (!strict.ok()) return strict.status();
+    }
     v1::GenerateRequest request = request_.common;
     *request.mutable_prompt() = std::move(prompt);
     request.set_adapter(terms_.adapter);

@@ -145,7 +145,7 @@ TEST(AnswerSchema, ErrorsOfTheGrammar_GetThePathInTheBody) {
   shape.calls = {{"f", "tools[0].p", std::nullopt}, {"f-2", "tools[1].p", std::nullopt}};
   const SchemaPaths paths = PathsOf(shape);
   const auto at = [&](const std::string& place) {
-    return WithBodyPath("grammar.json_schema at " + place + ": is wrong", paths);
+    return WithBodyPath("grammar.json_schema: " + place + ": is wrong", paths);
   };
   EXPECT_EQ(at("#/$defs/f"), "tools[0].p: is wrong");
   EXPECT_EQ(at("#/$defs/f-2/anyOf/3/not"), "tools[1].p.anyOf[3].not: is wrong");
@@ -153,7 +153,7 @@ TEST(AnswerSchema, ErrorsOfTheGrammar_GetThePathInTheBody) {
   EXPECT_EQ(at("#"), "tools: is wrong");
   EXPECT_EQ(at("#/$defs/$call/anyOf"), "tools: is wrong");
   EXPECT_EQ(WithBodyPath("grammar.json_schema: too complex", paths), "tools: too complex");
-  EXPECT_EQ(WithBodyPath("grammar.json_schema at #/items/0: is wrong", alone),
+  EXPECT_EQ(WithBodyPath("grammar.json_schema: #/items/0: is wrong", alone),
             "form.x.items[0]: is wrong");
   EXPECT_EQ(WithBodyPath("grammar.json_schema: too complex", alone), "form.x: too complex");
   for (const char* other : {"grammar: needs a tokenizer", "grammar.triggers: are too many", ""}) {
