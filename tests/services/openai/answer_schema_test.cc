@@ -42,12 +42,12 @@ std::string CallOf(const std::string& parameters, bool parallel = false) {
   return status.ok() ? out : absl::StrCat("error: ", status.message());
 }
 
-// The schema of the function's parameters inside the whole.
+// Returns the schema of the function's parameters inside the built schema.
 std::string Parameters(const std::string& parameters) {
   return nlohmann::ordered_json::parse(CallOf(parameters))["$defs"]["f"].dump();
 }
 
-TEST(AnswerSchema, ObjectsThatListProperties_AreClosed) {
+TEST(AnswerSchema, ObjectsWithPropertiesAreClosed) {
   const std::pair<const char*, const char*> schemas[] = {
       {R"({"type": "object", "properties": {"b": {}, "a": {"properties": {}}}})",
        R"({"type": "object", "properties": {"b": {}, "a": {"properties": {}, )"
@@ -69,19 +69,19 @@ TEST(AnswerSchema, ObjectsThatListProperties_AreClosed) {
   for (const auto& [schema, want] : schemas) EXPECT_EQ(SchemaOf(schema), want);
 }
 
-// Closing one of these would leave no object that is valid.
-TEST(AnswerSchema, SchemasThatMergeObjects_StayOpen) {
-  for (
-      const std::string schema :
-      {R"({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]})",
-       R"({"properties": {"x": {"properties": {"a": {}}}}, "anyOf": [{"properties": {"b": {}}}]})",
-       R"({"items": {"properties": {"a": {}}, "oneOf": [{"properties": {"b": {}}}]}})",
-       R"({"$defs": {"d": {"properties": {"a": {}}}}, "properties": {"b": {}}, "$ref": "#/$defs/d"})"}) {
+// If an object of these schemas were closed, no object would be valid.
+TEST(AnswerSchema, MergedObjectsStayOpen) {
+  for (const std::string schema :
+       {R"({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]})",
+        R"({"properties": {"x": {"properties": {"a": {}}}}, "anyOf": [{"properties": {"b": {}}}]})",
+        R"({"items": {"properties": {"a": {}}, "oneOf": [{"properties": {"b": {}}}]}})",
+        R"({"$defs": {"d": {"properties": {"a": {}}}}, "properties": {"b": {}}, )"
+        R"("$ref": "#/$defs/d"})"}) {
     EXPECT_EQ(SchemaOf(schema), schema);
   }
 }
 
-TEST(AnswerSchema, Annotations_AreLeftOutOfSchemasOnly) {
+TEST(AnswerSchema, OnlyAnnotationsOfSchemasAreRemoved) {
   EXPECT_EQ(SchemaOf(R"({"$schema": "x", "$id": "y", "title": "T", "description": "D",
                          "default": {}, "examples": [1], "x-guidance": {"lenient": true},
                          "properties": {"title": {"description": "d", "type": "string"},
@@ -92,7 +92,7 @@ TEST(AnswerSchema, Annotations_AreLeftOutOfSchemasOnly) {
             R"("additionalProperties": false})");
 }
 
-TEST(AnswerSchema, ReferencesOfParameters_LeadIntoTheWhole) {
+TEST(AnswerSchema, ReferencesLeadIntoBuiltSchema) {
   EXPECT_EQ(Parameters(R"({"type": "object", "$defs": {"P": {"items": {"$ref": "#"}}},
                            "properties": {"a": {"$ref": "#/$defs/P"}, "$ref": {"$ref": "#x"},
                                           "c": {"const": {"$ref": "#/$defs/P"}}}})"),
@@ -101,7 +101,7 @@ TEST(AnswerSchema, ReferencesOfParameters_LeadIntoTheWhole) {
             R"("c":{"const":{"$ref":"#/$defs/P"}}},"additionalProperties":false})");
 }
 
-TEST(AnswerSchema, ParametersAreAlwaysAnObject) {
+TEST(AnswerSchema, ParametersMustBeObject) {
   EXPECT_EQ(Parameters("{}"), R"({"type":"object"})");
   EXPECT_EQ(Parameters(R"({"properties": {"a": {}}})"),
             R"({"type":"object","properties":{"a":{}},"additionalProperties":false})");
@@ -115,7 +115,7 @@ TEST(AnswerSchema, ParametersAreAlwaysAnObject) {
                              R"("additionalProperties": false})"));
 }
 
-TEST(AnswerSchema, CallsAndSchema_AreOneUnion) {
+TEST(AnswerSchema, CallsAndSchemaAreAlternatives) {
   const JsonDocument answer = Document(R"({"type": "object", "properties": {}})");
   AnswerShape shape;
   shape.calls = {{"f", "tools[0]", std::nullopt}, {"g", "tools[1]", std::nullopt}};
@@ -138,7 +138,7 @@ TEST(AnswerSchema, CallsAndSchema_AreOneUnion) {
   EXPECT_THAT(CallOf("{}", /*parallel=*/false), testing::Not(HasSubstr("array")));
 }
 
-TEST(AnswerSchema, ErrorsOfTheGrammar_GetThePathInTheBody) {
+TEST(AnswerSchema, GrammarErrorsGetBodyPath) {
   AnswerShape shape;
   shape.schema_path = "form.x";
   const SchemaPaths alone = PathsOf(shape);
@@ -161,7 +161,7 @@ TEST(AnswerSchema, ErrorsOfTheGrammar_GetThePathInTheBody) {
   }
 }
 
-TEST(AnswerSchema, SchemasOver64KiB_AreRefused) {
+TEST(AnswerSchema, SchemasOver64KiBAreRefused) {
   const auto of = [](size_t names) {
     std::string schema =
         R"({"type": "object", "description": ")" + std::string(100000, 'd') + R"(", "enum": [)";
@@ -174,8 +174,8 @@ TEST(AnswerSchema, SchemasOver64KiB_AreRefused) {
   }
 }
 
-// Each takes time and memory linear in its size.
-TEST(AnswerSchema, LargeSchemas_EndSoon) {
+// Time and memory must be linear in the size of the schema.
+TEST(AnswerSchema, LargeSchemasEndSoon) {
   std::string deep = "true";
   for (int i = 0; i < 31; ++i) deep = absl::StrCat(R"({"properties": {"a": )", deep, "}}");
   std::string wide = "{\"properties\":{\"a\":1";

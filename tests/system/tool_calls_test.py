@@ -1,0 +1,172 @@
+"""Tests tool calls of the real base model over HTTP; the package jsonschema validates them.
+
+Usage: tool_calls_test.py BIN_DIR MODEL [unittest arguments]. HEARTH_GRAMMAR_SEEDS: number of
+answers for each set of tools (default 4).
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+import jsonschema
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+
+SEEDS = int(os.environ.get("HEARTH_GRAMMAR_SEEDS", "4"))
+ROUNDS = 10
+MIN_RESTORED = 0.95
+
+
+def tool(name, description, **properties):
+    return {"type": "function", "function": {
+        "name": name, "description": description, "parameters": {
+            "type": "object", "properties": properties, "required": list(properties)[:2]}}}
+
+
+TEXT = {"type": "string", "maxLength": 24}
+COUNT = {"type": "integer", "minimum": 0, "maximum": 999}
+TOOLS = [
+    tool("get_weather", "Weather of a city", city=TEXT, unit={"enum": ["celsius", "fahrenheit"]}),
+    tool("read_file", "Reads lines of a file", path=TEXT, first=COUNT, count=COUNT),
+    tool("list_folder", "Lists a folder", path=TEXT),
+    tool("write_file", "Writes a file", path=TEXT, text=TEXT),
+    tool("search", "Searches files", pattern=TEXT, kind={"enum": ["text", "name"]}, most=COUNT),
+    tool("run", "Runs a command", command=TEXT, timeout_s=COUNT),
+    tool("fetch", "Fetches a page", url=TEXT, headers={
+        "type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 2}),
+    tool("plan", "Notes the next steps", steps={
+        "type": "array", "maxItems": 3, "items": {
+            "type": "object", "properties": {"step": TEXT, "done": {"type": "boolean"}},
+            "required": ["step", "done"]}}),
+    tool("ask_user", "Asks the user", question=TEXT),
+    tool("convert", "Converts money", amount={"type": "number", "minimum": 0, "maximum": 1000},
+         to={"enum": ["EUR", "USD", "JPY"]}),
+    tool("timer", "Starts a timer", minutes=COUNT, label={"type": ["string", "null"],
+                                                          "maxLength": 12}),
+    tool("finish", "Ends the task"),
+]
+QUESTIONS = ("Weather in Paris?", "Which files are in src?", "Set a timer for tea.",
+             "How many yen are 20 euros?", "Find the word lamp.")
+
+
+def closed(schema):
+    """Returns the schema with objects that allow no unlisted fields, as the server does."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    return {**made, "additionalProperties": False} if "properties" in made else made
+
+
+SCHEMAS = {one["function"]["name"]: closed(one["function"]["parameters"]) for one in TOOLS}
+
+
+class ToolCalls(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory(prefix="hearth-tools-")
+        folder = pathlib.Path(cls.scratch.name)
+        cls.cluster = Cluster(BIN_DIR, folder / "processes")
+        worker = cls.cluster.worker(MODEL, f"embedded:{folder / 'data'}", pages=("http",))
+        cls.url = worker.url("http") + "/v1/chat/completions"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__()
+        cls.scratch.cleanup()
+
+    def ask(self, **body):
+        body = {"max_tokens": 256, "tool_choice": "required", **body}
+        request = urllib.request.Request(self.url, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            if not body.get("stream"):
+                return json.load(answer)
+            return [json.loads(line[6:]) for line in answer if line.startswith(b"data: {")]
+
+    def check(self, message):
+        for call in message["tool_calls"]:
+            self.assertEqual(call["type"], "function")
+            jsonschema.Draft202012Validator(SCHEMAS[call["function"]["name"]]).validate(
+                json.loads(call["function"]["arguments"]))
+
+    def test_finished_calls_are_valid(self):
+        asked = [(count, seed) for count in (3, len(TOOLS)) for seed in range(SEEDS)]
+
+        def answer(one):
+            count, seed = one
+            return self.ask(
+                tools=TOOLS[:count], seed=seed, temperature=seed % 2,
+                messages=[{"role": "user", "content": QUESTIONS[seed % len(QUESTIONS)]}])
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(answer, asked))
+        ended = 0
+        for one, said in zip(asked, answers):
+            with self.subTest(tools=one[0], seed=one[1]):
+                choice = said["choices"][0]
+                if choice["finish_reason"] == "length":
+                    continue
+                ended += 1
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                self.assertIsNone(choice["message"]["content"])
+                self.check(choice["message"])
+        print(f"{ended} of {len(asked)} ended")
+        self.assertGreater(ended, len(asked) // 2)
+
+    def test_stream_equals_whole_answer(self):
+        for choice in ("required", "auto"):
+            asked = {"tools": TOOLS, "tool_choice": choice, "seed": 5, "temperature": 0,
+                     "messages": [{"role": "user", "content": "Weather in Paris?"}]}
+            whole = self.ask(**asked)["choices"][0]
+            content, calls = "", []
+            for event in self.ask(**asked, stream=True):
+                delta = event["choices"][0]["delta"]
+                content += delta.get("content") or ""
+                for call in delta.get("tool_calls", []):
+                    if "id" in call:
+                        calls.append(call["function"])
+                    else:
+                        calls[call["index"]]["arguments"] += call["function"]["arguments"]
+            self.assertEqual(content, whole["message"]["content"] or "")
+            self.assertEqual(calls, [call["function"]
+                                     for call in whole["message"].get("tool_calls", [])])
+
+    def test_turn_restores_earlier_turns(self):
+        """Sends the arguments of calls back in another JSON layout, and no text of the calls."""
+        messages = [{"role": "system", "content": "You are an agent. " * 20},
+                    {"role": "user", "content": "Which files are in src?"}]
+        before = 0
+        for turn in range(ROUNDS):
+            said = self.ask(messages=messages, tools=TOOLS, temperature=0,
+                            parallel_tool_calls=False)
+            usage, choice = said["usage"], said["choices"][0]
+            restored = usage["prompt_tokens_details"]["cached_tokens"]
+            print(f"turn {turn}: {usage['prompt_tokens']} tokens, {restored} restored, "
+                  f"{before} before")
+            self.assertGreaterEqual(restored, MIN_RESTORED * before)
+            self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+            before = usage["total_tokens"]
+            call = choice["message"]["tool_calls"][0]
+            arguments = json.dumps(json.loads(call["function"]["arguments"]),
+                                   separators=(",", ":"))
+            messages += [
+                {"role": "assistant", "content": None, "tool_calls": [
+                    {"id": call["id"], "type": "function", "function": {
+                        "name": call["function"]["name"], "arguments": arguments}}]},
+                {"role": "tool", "tool_call_id": call["id"], "content": f"result {turn} " * 5}]
+
+
+if __name__ == "__main__":
+    BIN_DIR, MODEL = sys.argv[1:3]
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
