@@ -1,5 +1,5 @@
-// ComputeClaims: which caller computes a prefix that the store lacks, and which callers wait for
-// it.
+// ComputeClaims: which caller computes a prefix that the store does not have, and which callers
+// wait for it.
 //
 // A claim promises to publish boundaries (ends of prompt prefixes). A boundary is named by its hash
 // key; keys differ between tenants, models, tokens and prefill cuts, so a caller never waits for a

@@ -252,8 +252,8 @@ class RocksDiskTier : public DiskTier {
     RemoveSetAside(dir_, FileBytes() > max_bytes ? absl::ZeroDuration() : kKeptSetAside);
     const bool is_cramped = is_cramped_.load();
     if (is_cramped) {
-      // A flush may lack space. Deleting a table needs no space, and the erases are already in the
-      // log.
+      // A flush may find no space. Deleting a table needs no space, and the erases are already in
+      // the log.
       if (absl::Status synced = Sync(); !synced.ok()) return synced;
       const absl::Status dropped =
           WithOwnDb([&] { return StoppedBy(tables_->Reclaim(SliceTables::kOnlyDead)); });
@@ -430,8 +430,8 @@ class RocksDiskTier : public DiskTier {
     tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
     closed_.store(false);
     if (stopped_.load()) (*db_)->DisableManualCompaction();
-    // Flush: a failed sync may have left data only in the page cache. If a flush lacks space,
-    // ReclaimSpace first frees space and then flushes.
+    // Flush: a failed sync may have left data only in the page cache. If a flush does not have
+    // space, ReclaimSpace first frees space and then flushes.
     status = flushes ? Flush() : absl::OkStatus();
     if (status.ok()) failed_.store(false);
     return status;

@@ -527,7 +527,7 @@ rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
       if (recovered.ok()) status = open();
     }
     if (const std::string failure = recovery_files_->failure(); !failure.empty()) {
-      Close();  // the database may lack data that could not be read
+      Close();  // data that could not be read may be missing
       status = Misread(path, failure);
     }
     recovery_files_->End();

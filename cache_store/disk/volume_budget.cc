@@ -101,7 +101,7 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
 
 // Lowers the budget. If the last lowering freed no space on the volume, does not lower again: a
 // snapshot of the volume may keep erased bytes, or the file system reports no free bytes because it
-// lacks space for its own records.
+// does not have space for its own records.
 void VolumeBudget::Lower(const DiskRoom& room) {
   if (lowered_.has_value()) {
     const uint64_t given_back = Below(lowered_->own_bytes, room.own_bytes);

@@ -8,7 +8,7 @@
 // Thread safety: all methods from any thread. Ownership: values are copied in and out. Errors of a
 // key: kUnavailable: its shard cannot be reached; kDeadlineExceeded; kNotFound (Get);
 // kResourceExhausted: the engine has no memory for the value; kPermissionDenied: the engine's user
-// lacks a right.
+// does not have a right.
 #ifndef HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 #define HEARTH_CACHE_STORE_SHARED_SHARED_ENGINE_H_
 

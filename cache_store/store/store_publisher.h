@@ -65,8 +65,8 @@ struct PublishResult {
 class PublishSession {
  public:
   virtual ~PublishSession() = default;  // without Commit(), nothing is stored
-  // Returns the indices of the announced objects that the store lacks. The caller puts exactly
-  // these.
+  // Returns the indices of the announced objects that the store does not have. The caller puts
+  // exactly these.
   virtual absl::Span<const uint32_t> needed() const = 0;
   // Returns uninitialised memory for the next slice: the slice's final place, if there is space.
   // The memory counts as received before it is allocated. kResourceExhausted names the limit.

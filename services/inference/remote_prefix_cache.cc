@@ -472,7 +472,8 @@ absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPla
   return absl::OkStatus();
 }
 
-// One attempt to publish: offers the objects, sends those that the store lacks, and commits.
+// One attempt to publish: offers the objects, sends those that the store does not have, and
+// commits.
 absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
                                                              absl::Time deadline) {
   if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;

@@ -53,8 +53,8 @@ void AddBelow(const KvLayout& layout, const std::vector<uint32_t>& boundaries,
 }
 
 // Describes a publish of `boundaries`, with ascending `objects`. Several publishes of a request may
-// run; each adds the tokens that the cache lacks to the same count, because the publish that the
-// cache plans first is unknown. REQUIRES: the request writes prefixes.
+// run; each adds the tokens that the cache does not have to the same count, because the publish
+// that the cache plans first is unknown. REQUIRES: the request writes prefixes.
 PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
                            std::vector<uint32_t> boundaries, KvObjects objects) {
   const uint32_t end = boundaries.back();

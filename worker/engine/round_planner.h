@@ -106,8 +106,8 @@ class RoundPlanner {
   void ReturnTokens(SequenceId id, uint32_t tokens) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the sequences that have a KV.
   std::vector<SequencePtr> WithKv() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the sequence to preempt if `lacking` lacks memory (see Scheduler::Victim), or null.
-  // Never returns a beam of the search to which `lacking` belongs.
+  // Returns the sequence to preempt if `lacking` does not have memory (see Scheduler::Victim), or
+  // null. Never returns a beam of the search to which `lacking` belongs.
   SequencePtr Victim(const Sequence& lacking) const ABSL_LOCKS_EXCLUDED(mu_);
   // Replaces a preempted sequence by its continuation `rest`, which waits in the queue until
   // `places` places are free.

@@ -83,9 +83,8 @@ class StagedSnapshots {
   void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
 
   // Adds the current length of `kv` as a boundary. The last rows may come from prefill or decoding.
-  // Returns false, and adds nothing, if the budget is full, or if `kv` lacks rows that the boundary
-  // needs.
-  // REQUIRES: shares_chunks; Record was called for all steps so far.
+  // Returns false, and adds nothing, if the budget is full, or if `kv` does not have rows that the
+  // boundary needs. REQUIRES: shares_chunks; Record was called for all steps so far.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 
   // Releases all objects and removes all boundaries. Returns the number of boundaries removed.

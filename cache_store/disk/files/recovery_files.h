@@ -41,7 +41,7 @@ class RecoveryReads {
   void ExitAtFailure(int code) { exit_code_.store(code); }
   bool is_active() const { return active_.load(); }
   // Returns `status`, and records it if it is an error. An absent file is not recorded, because a
-  // damaged database may lack files.
+  // damaged database may have lost files.
   rocksdb::IOStatus Checked(absl::string_view path, rocksdb::IOStatus status) {
     if (is_active() && !status.ok() && !status.IsNotFound() && !status.IsPathNotFound()) {
       Note(absl::StrCat(path, ": ", status.ToString()));

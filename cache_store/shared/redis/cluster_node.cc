@@ -121,8 +121,8 @@ void ClusterNode::Greet() {
   }
 }
 
-// Handles a reply to a first command. NOPERM counts as success, because a restricted user may lack
-// the rights for setting the name and for the ping.
+// Handles a reply to a first command. NOPERM counts as success, because a restricted user may not
+// have the rights for setting the name and for the ping.
 void ClusterNode::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_last) {
   if (!reply.ok()) return;  // the connection is being closed; nothing to do
   if (reply->kind == RedisReply::Kind::kError && !absl::StartsWith(reply->text, "NOPERM")) {

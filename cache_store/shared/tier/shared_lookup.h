@@ -42,8 +42,8 @@ class ObjectMap {
   // `usable_here`: the longest boundary that this store can restore without the engine.
   ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t usable_here);
 
-  // Returns the objects that a longer boundary may need and this store may lack, to ask the engine
-  // for them.
+  // Returns the objects that a longer boundary may need and this store may not have, to ask the
+  // engine for them.
   std::vector<ObjectId> ToProbe() const;
   void Set(const ObjectId& id, Place place) { places_[id] = place; }
   Place Of(const ObjectId& id) const {

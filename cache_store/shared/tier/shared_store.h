@@ -1,10 +1,10 @@
 // SharedStore: a local store, combined with an engine that several stores share.
 //
-// A lookup first loads objects that the local store lacks from the engine (shared_lookup.h). A
-// publish is written to the engine after it is acknowledged (shared_writer.h) or, with
-// Durability::kShared, before. If the engine loses values, is slow or does not answer, lookups
-// become misses within their time budget; there is no other effect. List, Hottest, pins, events and
-// backups concern only the local store.
+// A lookup first loads objects that the local store does not have from the engine
+// (shared_lookup.h). A publish is written to the engine after it is acknowledged (shared_writer.h)
+// or, with Durability::kShared, before. If the engine loses values, is slow or does not answer,
+// lookups become misses within their time budget; there is no other effect. List, Hottest, pins,
+// events and backups concern only the local store.
 //
 // Thread safety: as TieredStore. Ownership: owns the store and the engine.
 #ifndef HEARTH_CACHE_STORE_SHARED_TIER_SHARED_STORE_H_

@@ -51,8 +51,8 @@ class SharedWriter {
                std::unique_ptr<Executor> waiting);
   ~SharedWriter();
 
-  // Writes the objects that the engine lacks, and extends the expiry of those that it has. Stops at
-  // the first error and returns it.
+  // Writes the objects that the engine does not have, and extends the expiry of those that it has.
+  // Stops at the first error and returns it.
   absl::Status Write(const SharedWork& work);
   // Calls Write() on another thread, and then `done` with its result.
   void WriteThen(SharedWork work, std::function<void(absl::Status)> done);

@@ -124,9 +124,9 @@ void DiskWriter::Schedule(std::vector<Digest> points, uint64_t bytes) {
   if (!core_->executor->TrySchedule(bytes, job)) core_->Count(Counter::kWriteBehindSkipped);
 }
 
-// Fills `work` with the objects of `point` that the disk lacks, takes references on them, and
-// reserves disk space. A new manifest replaces an existing one. Returns false, and changes nothing,
-// if there is no space.
+// Fills `work` with the objects of `point` that the disk does not have, takes references on them,
+// and reserves disk space. A new manifest replaces an existing one. Returns false, and changes
+// nothing, if there is no space.
 bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* work) {
   core_->mu.AssertHeld();
   work->reserved_bytes = point->manifest_cost_bytes;

@@ -1,9 +1,9 @@
 // ClaimHandler: decides which of several callers computes a prefix, which callers wait for it, and
 // when a wait ends.
 //
-// The rule: a caller that lacks at least min_tokens waits for the longest useful boundary that
-// another caller has promised to publish. If there is none, the caller computes, and promises the
-// boundaries that it will publish. When it chooses these boundaries, prompts that others are
+// The rule: a caller that does not have at least min_tokens waits for the longest useful boundary
+// that another caller has promised to publish. If there is none, the caller computes, and promises
+// the boundaries that it will publish. When it chooses these boundaries, prompts that others are
 // computing count as stored: if two prompts branch, the second caller also publishes the branch
 // point, and a third caller waits for it.
 //

@@ -39,8 +39,8 @@ class PublishSessionImpl : public PublishSession {
   PublishSessionImpl(StoreCore* core, DiskWriter* writer, PublishSpec spec)
       : core_(core), writer_(writer), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override;
-  // Checks the announcement and finds the objects that the store lacks. kInvalidArgument names the
-  // mistake.
+  // Checks the announcement and finds the objects that the store does not have. kInvalidArgument
+  // names the mistake.
   absl::Status Begin();
   absl::Span<const uint32_t> needed() const override { return needed_; }
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;

@@ -208,8 +208,8 @@ void Generation::OnPublished(const PublishOutcome& outcome) {
 
 // PrefillRun: the requests of the engine that one Prefill request needs.
 //
-// If a boundary was restored and the store lacks one below it, an extra request computes the lower
-// boundary and ends there. If such a request fails, the outcome's note lists the missing
+// If a boundary was restored and the store does not have one below it, an extra request computes
+// the lower boundary and ends there. If such a request fails, the outcome's note lists the missing
 // boundaries. Thread safety: called by the engine's threads. Ownership: the callbacks of its
 // requests keep it.
 class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
@@ -304,8 +304,8 @@ void PrefillRun::OnProgress(uint32_t ready_tokens) {
   sink_->OnPrefill(message);
 }
 
-// The outcome of the first request shows which boundaries the store lacks below the restored
-// boundary.
+// The outcome of the first request shows which boundaries the store does not have below the
+// restored boundary.
 bool PrefillRun::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   answer_.set_cache_write_tokens(answer_.cache_write_tokens() + std::exchange(written_, 0));
   const auto has = [&outcome](uint32_t boundary) {

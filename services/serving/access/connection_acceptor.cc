@@ -78,7 +78,7 @@ void CutSocket(int fd) {
 }
 
 // Returns true if an error of accept concerns only one connection, or if no connection was waiting:
-// accept may be called again at once. For any other error, the process or the machine lacks
+// accept may be called again at once. For any other error, the process or the machine does not have
 // descriptors or memory, and the listener stays ready.
 bool IsPerConnectionError(int error) {
   return error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM;

@@ -65,7 +65,7 @@ void SetSocketOptions(tcp::socket* socket) {
 }
 
 // Returns true if an error of accept concerns only one connection. Otherwise the process or the
-// machine lacks descriptors or memory, and the next accept would fail at once.
+// machine does not have descriptors or memory, and the next accept would fail at once.
 bool IsPerConnectionError(ErrorCode error) {
   return error == asio::error::connection_aborted || error == asio::error::connection_reset ||
          error == asio::error::interrupted || error.value() == EPROTO;

@@ -48,8 +48,8 @@ class StoreDeviceTest : public testing::Test {
     Read(seed);
     executor_->RunAll();
   }
-  // Reads all objects of the plan, only from the device. Returns false if the device lacks an
-  // object.
+  // Reads all objects of the plan, only from the device. Returns false if the device does not have
+  // an object.
   bool ReadFromDevice(FetchSession* session, uint64_t seed) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {
