@@ -1,6 +1,6 @@
 // Measures grammars over a model's vocabulary. For each schema of a file {NAME: SCHEMA}: the time
 // to compile the schema, then the times of masks, accepted tokens and forced tokens of random
-// answers.
+// answers. The column `share` is the share of the tokens after which the next text was forced.
 //
 // usage: grammar_bench MODEL [SCHEMAS]    (models/gemma-3-270m.gguf bench/grammar_schemas.json)
 #include <algorithm>

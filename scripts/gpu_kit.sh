@@ -108,15 +108,15 @@ pack() {
   KIT=$FOLDER/kit
   setup_tools
   stamp_holds "$STAMPS/gpu" "$TORCH_VERSION $CUDA_TOOLKIT" ||
-    step gpu-cuda "torch $TORCH_VERSION for CUDA, and nvcc" \
+    step gpu-cuda "install torch $TORCH_VERSION for CUDA, and nvcc" \
       stamped "$STAMPS/gpu" "$TORCH_VERSION $CUDA_TOOLKIT" fetch
   step gpu-configure "configure build/gpu" configure_kit
   build "$FOLDER" "${PROGRAMS[@]##*/}" seeded_digests
   digests=$(digest "$FOLDER/bin/seeded_digests")
   stamp_holds "$FOLDER/digests.stamp" "$digests" ||
-    step gpu-digests "digests of this CPU's results" \
+    step gpu-digests "compute digests of this CPU's results" \
       stamped "$FOLDER/digests.stamp" "$digests" make_digests
-  step gpu-pack "pack" assemble
+  step gpu-pack "pack the GPU kit" assemble
   say "  $(du -sh "$OUT" | cut -f1) in $(find "$OUT" -type f | wc -l) files: $OUT"
 }
 

@@ -47,7 +47,8 @@ std::string DatabasePath(const std::string& dir);
 
 // Measure the free bytes, or the files and the size, of the volume that has the database of data
 // folder `dir`. nullopt: the volume reports no sizes (some user-space file systems), or a folder
-// could not be read completely. Folders of other users, such as `lost+found`, are skipped.
+// could not be read completely. Folders that this user may not list, such as `lost+found`, are
+// skipped.
 // `volume_bytes`: for tests; 0: measured.
 std::optional<uint64_t> MeasureFreeBytes(rocksdb::FileSystem* files, const std::string& dir);
 std::optional<DiskRoom> MeasureRoom(rocksdb::FileSystem* files, const std::string& dir,

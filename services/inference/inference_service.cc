@@ -19,7 +19,8 @@ namespace {
 // Time limit of Explain if the caller set no deadline. A store answers in milliseconds or not at
 // all.
 constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
-// Most concurrent Explain calls: each holds the token ids of its prompt until the store answers.
+// Maximum number of concurrent Explain calls. Each holds the token ids of its prompt until the
+// store answers.
 constexpr Limit kExplanations{"explain", 64};
 constexpr uint64_t kLeastStateBytes = uint64_t{128} << 20;
 

@@ -25,7 +25,7 @@ enum class Keyword : uint8_t {
   kAnnotation,
   kSchemas,  // a schema, or a list of schemas
   kMap,      // an object whose values are schemas; any other value counts as kPlain
-  kNegated,  // a schema that an answer may violate, so none of its objects is closed
+  kNegated,  // a schema that an answer may violate, so its objects stay open
 };
 
 Keyword KeywordOf(absl::string_view name) {

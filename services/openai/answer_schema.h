@@ -1,9 +1,8 @@
 // Builds the JSON schema of a constrained answer from the schemas in a request.
 //
 // Each schema of the request is copied with these changes:
-// - Annotations (title, description, default, ...) are removed. x-guidance is removed, too: it
-// would
-//   change options of the grammar library.
+// - Annotations (title, description, default, ...) are removed. x-guidance is removed, too, because
+//   it would change options of the grammar library.
 // - "$ref": "#..." is changed to the place of the schema inside the built schema.
 // - An object that lists properties and has no rule for other properties allows no others:
 //   otherwise, models keep inventing keys. ClosesObjects has the exceptions.
@@ -25,7 +24,7 @@
 
 namespace hearth {
 
-// Limit of all schemas of a request together, without annotations, in canonical form.
+// Maximum size of all schemas of a request together, without annotations, in canonical form.
 inline constexpr size_t kMaxSchemaBytes = size_t{64} << 10;
 
 // Returns whether the objects of the schema can be closed (allow no unlisted properties) without
@@ -51,17 +50,18 @@ struct AnswerShape {
 
 // Pairs of a place in the built schema, as a JSON pointer, and its path in the request's body.
 using SchemaPaths = std::vector<std::pair<std::string, std::string>>;
-// Returns the places of the shape's schemas. The last is "#", for every other place.
+// Returns the places of the shape's schemas. The last pair has the place "#": it
+// stands for every other place.
 SchemaPaths PathsOf(const AnswerShape& shape);
 // Replaces the place in an error message of the grammar by the path in the request's body:
 // "grammar.json_schema: #/$defs/f/items: ..." becomes "tools[0].function.parameters.items: ...".
 // Returns other messages unchanged.
 std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths);
 
-// Appends the schema of the answer as JSON text: at most kMaxSchemaBytes, and the frames of calls.
-// kInvalidArgument with the path of the schema: the schemas are too large, or the parameters are
-// not the schema of an object. REQUIRES: the shape has a call or a schema; names match
-// [A-Za-z0-9_-]{1,128}.
+// Appends the schema of the answer as JSON text: at most kMaxSchemaBytes of schemas, and the
+// objects {"name", "parameters"} around them. kInvalidArgument names the path of the schema: the
+// schemas are too large, or the parameters are not the schema of an object. REQUIRES: the shape has
+// a call or a schema; names match [A-Za-z0-9_-]{1,128}.
 absl::Status AppendAnswerSchema(const AnswerShape& shape, std::string* out);
 
 }  // namespace hearth

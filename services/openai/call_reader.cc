@@ -11,7 +11,8 @@
 namespace hearth {
 namespace {
 
-// A call up to its parameters: the name has at most 128 bytes, the rest 24 without white space.
+// Maximum size of a call's text before its parameters: the name has at most 128 bytes, the other
+// characters have 24, and the remaining 104 bytes may be white space.
 constexpr size_t kMaxHeadBytes = 256;
 constexpr size_t kMaxFenceBytes = 64;
 constexpr size_t kFenceMarks = 3;

@@ -44,7 +44,7 @@ class CallReader {
  public:
   explicit CallReader(CallRules rules) : rules_(std::move(rules)) {}
 
-  // Reads the next part of the text. Appends the pieces that are now certain.
+  // Reads the next part of the answer's text. Appends the pieces whose kind is now certain.
   void Push(absl::string_view text, std::vector<CallPiece>* pieces);
   // Ends the answer: appends the text that is still held back.
   void Finish(std::vector<CallPiece>* pieces);
@@ -60,8 +60,8 @@ class CallReader {
     kHead,        // in a possible call, before its parameters
     kArguments,   // in the parameters of a call
     kCallEnd,     // after the parameters, before the closing brace of the call
-    kListNext,    // in a list, after a call
-    kListItem,    // in a list, at the beginning of a possible call
+    kListNext,    // in a list of calls, after a call
+    kListItem,    // in a list of calls, at the beginning of a possible call
     kAfter,       // after the last call
   };
   // Reads one character. Returns false if the state changed and the caller must pass the same
@@ -82,7 +82,7 @@ class CallReader {
   bool is_first_line_ = true;  // the answer has only white space so far
   std::string held_;           // text that is held back
   size_t head_ = 0;            // start of the possible call or fence in `held_`
-  bool in_list_ = false;       // the current call is in a list
+  bool in_list_ = false;       // the current call is in a list of calls
   size_t calls_ = 0;
   size_t depth_ = 0;         // number of open braces and brackets in the parameters
   bool in_string_ = false;   // inside a string of the parameters

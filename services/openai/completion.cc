@@ -38,7 +38,8 @@ struct Choice {
   const char* finish_reason = nullptr;
 };
 
-// The text and log of a prompt that the response repeats before each of the prompt's answers.
+// The text and the log probabilities of a prompt that the response repeats before each of the
+// prompt's answers.
 struct Echo {
   std::string text;
   TokenLog log;

@@ -203,7 +203,7 @@ constexpr OpenAiField kFields[] = {
     {"refusal", kInMessage | kInPart, FieldUse::kRefused, kEmpty},
     {"regex", kAnswer | kInStructured, FieldUse::kRefused, kEmpty},
     {"repeat_last_n", kAnswer, FieldUse::kServed, kMinusOne,
-     "must be -1 with a penalty: all tokens count"},
+     "must be -1 if a penalty is set: penalties count all tokens"},
     {"repeat_penalty", kAnswer, FieldUse::kServed, 0, "same as repetition_penalty"},
     {"repetition_detection", kAnswer, FieldUse::kRefused, kEmpty},
     {"repetition_penalty", kAnswer, FieldUse::kServed},

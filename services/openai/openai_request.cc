@@ -167,7 +167,8 @@ void ReadRepetition(JsonFields* fields, v1::SamplingParams* sampling) {
   const bool is_on =
       penalty != 1 || sampling->presence_penalty() != 0 || sampling->frequency_penalty() != 0;
   const std::optional<JsonValue> range = fields->Find("repeat_last_n");
-  if (range.has_value() && is_on) fields->Add(range->Bad("-1: penalties count all tokens"));
+  if (range.has_value() && is_on)
+    fields->Add(range->Bad("-1 if a penalty is set: penalties count all tokens"));
 }
 
 // Reads the sampling parameters. The server sets defaults for absent parameters later.

@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-// Google's instruction for Gemma 3, and a sentence about several calls.
+// Google's instruction to Gemma 3 about function calls, and a sentence about several calls.
 constexpr char kToolsIntro[] =
     "You have access to functions. If you decide to invoke any of the function(s), you MUST put it "
     "in the format of\n"
@@ -42,7 +42,7 @@ absl::StatusOr<std::string> NameOf(JsonValue function) {
   return std::string(*name->Text());
 }
 
-// Returns the object `function` of a tool, a tool choice or a call, and checks the type.
+// Returns the object `function` of a tool, a tool choice or a call, and checks the field `type`.
 absl::StatusOr<JsonValue> FunctionOf(JsonValue object) {
   if (absl::Status status = object.CheckObject(); !status.ok()) return status;
   const std::optional<JsonValue> type = object.Find("type"), function = object.Find("function");
@@ -156,7 +156,8 @@ absl::Status ReadResponseFormat(JsonValue format, AnswerForm* form) {
   return SetSchema(*schema, form);
 }
 
-// Reads vLLM's structured_outputs. The field table (openai_fields.cc) refuses its other fields.
+// Reads vLLM's structured_outputs: the fields json and json_object. The field table
+// (openai_fields.cc) refuses other fields.
 absl::Status ReadStructuredOutputs(JsonValue options, AnswerForm* form) {
   if (absl::Status status = options.CheckObject(); !status.ok()) return status;
   JsonFields fields(options, CountsAsAbsent, kInStructured);
@@ -167,7 +168,7 @@ absl::Status ReadStructuredOutputs(JsonValue options, AnswerForm* form) {
   return SetSchema(*schema, form);
 }
 
-// Returns a fence that is longer than any run of backticks in the text.
+// Returns a code fence: more backticks than any run of backticks in the text.
 std::string FenceFor(absl::string_view text) {
   size_t longest = 2, run = 0;
   for (const char c : text) {

@@ -1,8 +1,8 @@
-// Parses the tools of a chat, the tool choice, and the required form of the answer.
+// Parses the tools of a chat, the tool choice, and the required form of the answer (text or JSON).
 //
 // The prompt lists all tools in one text, a line for each tool, in the order of the request. The
 // text does not depend on the tool choice, so requests with different choices share a prefix. An
-// answer that must be a call or must have a form is constrained from its first token. With the
+// answer that must be a call or JSON is constrained from its first token. With the
 // choice `auto`, an answer is constrained only from a line that begins with a call.
 // Thread safety: pure functions. Ownership: the results borrow from the request's document.
 #ifndef HEARTH_SERVICES_OPENAI_TOOLS_H_
@@ -31,16 +31,16 @@ inline constexpr size_t kMaxToolNameBytes = 128;
 
 struct Tool {
   std::string name;
-  JsonValue function;  // has the description and parameters
-  bool strict = false;
+  JsonValue function;   // object with name, description and parameters
+  bool strict = false;  // refuse keywords of the parameters that cannot be enforced
 };
 
 // Returns whether the name matches [A-Za-z0-9_-]{1,128}.
 bool IsToolName(absl::string_view name);
-// Parses the field `tools`. Returns an empty list if it is absent. kInvalidArgument with the path
-// of the wrong field.
+// Parses the field `tools`. Returns an empty list if the field is absent. kInvalidArgument names
+// the path of the wrong field.
 absl::StatusOr<std::vector<Tool>> ReadTools(std::optional<JsonValue> tools, UnknownFields* unknown);
-// Returns the text of the prompt about the tools. REQUIRES: `tools` is not empty.
+// Returns the text of the prompt that describes the tools. REQUIRES: `tools` is not empty.
 std::string ToolsText(const std::vector<Tool>& tools);
 
 struct ToolChoice {
@@ -49,7 +49,7 @@ struct ToolChoice {
   std::vector<size_t> allowed;  // ascending indexes of the tools that may be called
 };
 // Parses the field `tool_choice`: "auto", "none", "required", a named function, or allowed_tools.
-// Absent: auto.
+// If the field is absent, the choice is auto.
 absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
                                           const std::vector<Tool>& tools);
 
@@ -66,16 +66,16 @@ struct AnswerForm {
 // of them.
 absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields);
 
-// The calls and the grammar of an answer.
+// The tool calls that an answer may contain, and the grammar of the answer's text.
 struct AnswerRules {
   CallRules calls;
   std::optional<v1::Grammar> grammar;  // absent: the answer is free text
-  // Set if `grammar` is lenient but some of its schemas are strict: a grammar of the strict schemas
-  // only, which must compile, too.
+  // A grammar of only the strict schemas, which must compile, too. Set if `grammar` is lenient, but
+  // some of its schemas are strict.
   std::optional<v1::Grammar> strict;
-  SchemaPaths paths;  // paths for errors about the grammars
+  SchemaPaths paths;  // paths in the request's body, for errors about the grammars
 };
-// Returns the rules of an answer. kInvalidArgument: a schema is wrong or too large.
+// Returns the rules for the answer to a request. kInvalidArgument: a schema is wrong or too large.
 absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
                                     bool parallel, const AnswerForm& form);
 
@@ -87,8 +87,8 @@ class CallHistory {
   // Returns the text of an assistant message with calls: `text`, and below it the calls in the form
   // in which the model writes them.
   absl::StatusOr<std::string> TextWithCalls(std::string text, JsonValue tool_calls);
-  // Returns the text of a tool's result. Sets `order` to the number of its call in the chat,
-  // because results are sorted in the order of their calls.
+  // Returns the text of a tool's result. Sets `order` to the number of the result's call in
+  // the chat, because results are sorted in the order of their calls.
   absl::StatusOr<std::string> ResultText(JsonValue message, absl::string_view result,
                                          size_t* order) const;
 
@@ -97,7 +97,7 @@ class CallHistory {
     std::string name;
     size_t order = 0;
   };
-  std::map<std::string, Call, std::less<>> calls_;  // the last call of each id
+  std::map<std::string, Call, std::less<>> calls_;  // by id of a call: the last call with this id
   size_t next_ = 0;                                 // number of the next call
 };
 

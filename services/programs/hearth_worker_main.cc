@@ -133,9 +133,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
                 "Memory for restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,
-               "Most requests computed at the same time; 0: 16 in the class invariant, else 8");
+               "Limit of requests computed at the same time; 0: 16 in the class invariant, else 8");
   set->AddUint("step-tokens", &engine->step_tokens,
-               "Most tokens per step while requests decode (exactness class invariant). Fewer: "
+               "Limit of tokens per step while requests decode (exactness class invariant). Fewer: "
                "less time between tokens; more: prompts finish sooner; 0: one chunk");
   set->AddUint(
       "speculate", &engine->speculate,

@@ -15,8 +15,8 @@
 namespace hearth {
 namespace {
 
-// Most bytes of a file in an access flag. A certificate chain has some KiB; an identities file with
-// 100,000 tenants has 10 MiB.
+// Maximum size in bytes of a file that an access flag names. A certificate chain has some KiB; an
+// identities file with 100,000 tenants has 10 MiB.
 constexpr uint64_t kMaxFlagFileBytes = uint64_t{16} << 20;
 // Warn this long before a certificate expires: enough to renew it by hand.
 constexpr absl::Duration kWarnBefore = absl::Hours(24 * 14);

@@ -11,8 +11,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// Most levels of nested messages that are counted. Hearth's own messages have fewer levels, and
-// protobuf refuses 100.
+// Maximum number of levels of nested messages that are counted. Hearth's own messages have fewer
+// levels, and protobuf refuses 100.
 constexpr int kMaxDepth = 16;
 
 class ElementCount {

@@ -20,10 +20,10 @@
 
 namespace hearth {
 
-// Most elements of one message: nested messages, texts and unknown fields. An object in a publish
-// has at least 18 bytes, so a message has at most 175,000 objects.
+// Maximum number of elements of one message: nested messages, texts and unknown fields. An object
+// in a publish has at least 18 bytes, so a message has at most 175,000 objects.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 18;
-// Most bytes of a request that only names an id and a tenant.
+// Maximum size in bytes of a request that only names an id and a tenant.
 inline constexpr size_t kMaxSmallMessageBytes = size_t{64} << 10;
 
 // kInvalidArgument if `buffer`, read as a message of `type`, has more than `most` elements. Does

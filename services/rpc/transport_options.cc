@@ -7,7 +7,7 @@
 namespace hearth {
 namespace {
 
-// Most threads for blocking calls. If all are in use, gRPC refuses a call.
+// Maximum number of threads for blocking calls. If all are in use, gRPC refuses a call.
 constexpr int kMaxServerThreads = 256;
 // A frame holds a whole piece of a slice, so that a piece needs only one frame header and one
 // write.

@@ -28,14 +28,15 @@ inline constexpr int kConnectTimeoutMs = 1000;
 // times.
 inline constexpr int kKeepaliveMs = 10000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
-// Most concurrent calls on one connection; more calls wait in the client. A worker has one
-// connection to its store, with at most a fetch, a lease and a publish for each running request.
+// Maximum number of concurrent calls on one connection; more calls wait in the client. A worker has
+// one connection to its store, with at most a fetch, a lease and a publish for each running
+// request.
 inline constexpr int kMaxConnectionStreams = 256;
 
 // `connect_timeout_ms`: time limit of one attempt to connect. If gRPC gets an argument twice, it
 // uses the first value.
 grpc::ChannelArguments ClientTransport(int connect_timeout_ms = kConnectTimeoutMs);
-// `unfinished_bytes`: most bytes of unfinished messages on all connections together.
+// `unfinished_bytes`: maximum number of bytes of unfinished messages on all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);
 
 // Returns a new channel to a store at "host:port" or "unix:PATH". Never blocks; the channel

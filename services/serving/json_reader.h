@@ -26,14 +26,14 @@
 
 namespace hearth {
 
-inline constexpr size_t kMaxJsonKeys = 1024;  // most keys of one object in a request
-// most keys of one object in a file (16 MiB)
+inline constexpr size_t kMaxJsonKeys = 1024;  // maximum number of keys of an object in a request
+// maximum number of keys of one object in a file (16 MiB)
 inline constexpr size_t kMaxFileKeys = size_t{1} << 20;
 
 inline constexpr uint64_t kAllIds = uint64_t{1} << 32;
 
 struct JsonLimits {
-  size_t depth = 64;  // most nested lists and objects
+  size_t depth = 64;  // maximum number of nested lists and objects
   size_t keys = kMaxJsonKeys;
   // Called with a number of bytes before they are allocated. Returns false if there is no room for
   // them. Null: only the length of the text limits the memory.

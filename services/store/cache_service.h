@@ -27,9 +27,10 @@
 
 namespace hearth {
 
-// Most concurrent reads from disk. More reads would only wait for the same disk.
+// Maximum number of concurrent reads from disk. More reads would only wait for the same disk.
 inline constexpr int kFetchReaders = 8;
-// Most concurrent commits of publishes. More commits would only wait for the same disk.
+// Maximum number of concurrent commits of publishes. More commits would only wait for the same
+// disk.
 inline constexpr int kPublishCommitters = 8;
 // Threads and queue of short calls, most of which only look things up. One tenant gets half of the
 // threads.
@@ -37,17 +38,17 @@ inline FairPoolOptions ShortCallPool() { return {14, 2048}; }
 // Least bytes per window of a publish or fetch (Limit::least_bytes): these calls hold memory, so
 // they must keep a pace.
 inline constexpr uint64_t kHeldPace = uint64_t{1} << 20;
-// Most concurrent streams of each kind. One more stream ends with RESOURCE_EXHAUSTED. A publish
-// holds an open slice, a fetch from disk three slices, a watch a queue of kMaxWatchQueue events,
-// and a lease almost nothing. A worker has at most a fetch and a lease for each request that it
-// runs.
+// Maximum number of concurrent streams of each kind. A further stream ends with RESOURCE_EXHAUSTED.
+// A publish holds an open slice, a fetch from disk three slices, a watch a queue of kMaxWatchQueue
+// events, and a lease almost nothing. A worker has at most a fetch and a lease for each request
+// that it runs.
 inline constexpr Limit kPublishLimit{"publish", 64, kHeldPace};
 inline constexpr Limit kFetchLimit{"fetch", 512, kHeldPace};
 inline constexpr Limit kWatchLimit{"watch", 64};
 inline constexpr Limit kLeaseLimit{"lease", 2048};
 inline constexpr Limit kListLimit{"list", 64};
-// Most concurrent Explain calls. Each has a request of up to 3 MiB. A call that runs also has up to
-// 16 MiB of keys and states, if the prompt has the most cuts and chunks.
+// Maximum number of concurrent Explain calls. Each has a request of up to 3 MiB. A call that runs
+// also has up to 16 MiB of keys and states, if the prompt has the most cuts and chunks.
 inline constexpr Limit kExplainLimit{"explain", 64};
 // Threads for lookups. As many lookups may wait as streams may be open, even those of one tenant.
 inline constexpr int kLookupThreads = 6;

@@ -13,8 +13,8 @@
 namespace hearth {
 namespace {
 
-// Most elements in each message after `begin`. The limit is low, because gRPC's own thread parses
-// these messages.
+// Maximum number of elements in each message after `begin`. The limit is low, because gRPC's own
+// thread parses these messages.
 constexpr uint64_t kMaxSliceElements = 64;
 
 // PublishCall: one Publish stream of the store, from its `begin` message to its ack.

@@ -19,7 +19,7 @@ namespace hearth {
 
 class SegmentServer {
  public:
-  // Most connected readers. Further readers are refused.
+  // Maximum number of connected readers. Further readers are refused.
   static constexpr size_t kMaxReaders = 256;
   static constexpr int kRetryMs = 100;  // pause after a failed accept
 

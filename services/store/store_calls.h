@@ -26,10 +26,10 @@ struct SharedMemoryOffer {
   std::string device_socket = "";
 };
 
-// Most events that wait for a watcher. An event of a restore point has some 150 bytes: 64 watchers
-// with full queues stay below 10 MiB.
+// Maximum number of events that wait for a watcher. An event of a restore point has some 150 bytes:
+// 64 watchers with full queues stay below 10 MiB.
 inline constexpr size_t kMaxWatchQueue = 1024;
-// Most tokens in one event. With their ids the event stays below 400 KiB.
+// Maximum number of tokens in one event. With their ids the event stays below 400 KiB.
 inline constexpr uint32_t kMaxWatchTokens = 64 << 10;
 
 using UploadStream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;

@@ -9,8 +9,8 @@
 namespace hearth {
 namespace {
 
-// Most boundaries in a request; each boundary is a kept restore point. In addition to declared
-// breakpoints, a prompt has at most one boundary for every chunk of the shortest kind.
+// Maximum number of boundaries in a request: one for each chunk of the longest prompt, with the
+// smallest chunk size. Each boundary becomes a restore point.
 constexpr int kMaxBoundaries = kMaxPromptTokens / kMinChunkTokens;
 
 absl::Status CheckTokens(const v1::Prefix& proto) {

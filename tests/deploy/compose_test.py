@@ -106,7 +106,7 @@ class ComposeTest(unittest.TestCase):
         variable = next(word for word in head.split() if word.startswith("HEARTH_STORE_"))
         self.assertIn(variable, load()["services"][STORE]["environment"])
 
-    def test_memory_limits_fit_24_gb(self):
+    def test_memory_limits_total_at_most_16_gib(self):
         services = load()["services"]
         limits = {name: int(re.search(r"(\d+)g\b", service["mem_limit"]).group(1))
                   for name, service in services.items()}
@@ -130,7 +130,7 @@ class ComposeTest(unittest.TestCase):
         ports = load()["services"]["worker-1"]["ports"] + load()["services"][STORE]["ports"]
         self.assertEqual({p.rpartition(":")[2] for p in ports}, {"7070", "8000", "9070", "9080"})
 
-    def test_worker_name_reaches_both_workers(self):
+    def test_both_workers_share_host_name(self):
         services = load()["services"]
         self.assertIn("worker", names_of("worker-1", services["worker-1"]) &
                       names_of("worker-2", services["worker-2"]))

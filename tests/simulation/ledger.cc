@@ -70,7 +70,7 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
         // If the restore point may have been lost, its earlier expiry may have been lost with it.
         end = is_promised ? std::max(end, now + ttl) : now + ttl;
       } else if (!point.may_be_there) {
-        end = absl::InfiniteFuture();  // without a new time to live the old expiry remains
+        end = absl::InfiniteFuture();  // a new restore point without a time to live never expires
       }
     }
     point.may_be_there = true;

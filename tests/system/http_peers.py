@@ -11,7 +11,7 @@ import time
 
 from hostile_kinds import MIB, Attack
 
-MOST_AT_ONCE = MIB  # most bytes that one connection sends or receives in a turn
+MOST_AT_ONCE = MIB  # maximum number of bytes that one connection transfers in a turn
 TURN_S = 0.05  # processor time that one turn over all connections may use
 IP_BIND_ADDRESS_NO_PORT = 24
 

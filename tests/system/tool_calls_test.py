@@ -58,7 +58,8 @@ QUESTIONS = ("Weather in Paris?", "Which files are in src?", "Set a timer for te
 
 
 def closed(schema):
-    """Returns the schema with objects that allow no unlisted fields, as the server does."""
+    """Returns a copy of the schema whose objects allow no unlisted fields. The server adds the
+    same rule."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):
@@ -121,7 +122,7 @@ class ToolCalls(unittest.TestCase):
                 self.assertEqual(choice["finish_reason"], "tool_calls")
                 self.assertIsNone(choice["message"]["content"])
                 self.check(choice["message"])
-        print(f"{ended} of {len(asked)} ended")
+        print(f"{ended} of {len(asked)} answers ended")
         self.assertGreater(ended, len(asked) // 2)
 
     def test_stream_equals_whole_answer(self):
@@ -143,7 +144,8 @@ class ToolCalls(unittest.TestCase):
                                      for call in whole["message"].get("tool_calls", [])])
 
     def test_turn_restores_earlier_turns(self):
-        """Sends the arguments of calls back in another JSON layout, and no text of the calls."""
+        """The client sends each call back with its arguments in another JSON layout. The tokens of
+        the prompt must still equal the tokens that the model wrote."""
         messages = [{"role": "system", "content": "You are an agent. " * 20},
                     {"role": "user", "content": "Which files are in src?"}]
         before = 0
@@ -153,7 +155,7 @@ class ToolCalls(unittest.TestCase):
             usage, choice = said["usage"], said["choices"][0]
             restored = usage["prompt_tokens_details"]["cached_tokens"]
             print(f"turn {turn}: {usage['prompt_tokens']} tokens, {restored} restored, "
-                  f"{before} before")
+                  f"{before} tokens after the previous turn")
             self.assertGreaterEqual(restored, MIN_RESTORED * before)
             self.assertEqual(choice["finish_reason"], "tool_calls", choice)
             before = usage["total_tokens"]

@@ -179,7 +179,8 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
   rope->ramp_span = static_cast<float>(low == high ? 0.001 : high - low);
   rope->attention_factor = static_cast<float>(attention);
   if (!(std::abs(low) <= kMaxDimension && std::abs(high - low) <= kMaxDimension))
-    reader->Refuse("rope_theta", rope->theta, "makes the YaRN ramp too wide");
+    reader->Refuse("rope_theta", rope->theta,
+                   "is too close to 1: the YaRN ramp gets too many column pairs");
 }
 
 // Reads the RoPE object of one kind of layer. `truncate`: the field truncate of rope_parameters,

@@ -18,7 +18,7 @@ namespace {
 
 // Options for canonical text: if a client sends an answer back as chat history, the history has the
 // same tokens as the answer. Without \u escapes, a text can only contain control characters that
-// have a short escape.
+// have a short escape, such as \n.
 constexpr char kOptions[] =
     R"("x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": ",)"
     R"("json_allowed_escapes":"nrbtf\\\"")";
@@ -34,7 +34,8 @@ struct MatcherDeleter {
 };
 using MatcherPtr = std::unique_ptr<LlgMatcher, MatcherDeleter>;
 
-// A mask takes at most 10 ms under these limits. No recorded schema of a client exceeds them.
+// Under these limits, computing a mask takes at most 10 ms. No schema of the recorded client
+// requests (tests/data/clients) exceeds a limit.
 void SetLimits(LlgParserLimits* limits) {
   limits->step_lexer_fuel = 20'000;
   limits->max_lexer_states = 30'000;
@@ -61,7 +62,7 @@ uint64_t AllocatedBytes() {
 
 }  // namespace
 
-// llg_get_version has the versions of other libraries after a space.
+// llg_get_version returns "llguidance@1.9.1", a space, and the versions of other libraries.
 std::string GrammarLibraryVersion() {
   const std::string_view version = llg_get_version();
   return std::string(version.substr(0, version.find(' ')));
@@ -85,7 +86,7 @@ struct GrammarEngine::Tables {
 
   const Tokenizer* const tokenizer;
   LlgTokenizer* const library;
-  const size_t mask_words;  // words of a mask of the model's vocabulary
+  const size_t mask_words;  // size of a token mask in 32-bit words
 };
 
 namespace {
@@ -111,7 +112,7 @@ class LibraryState final : public GrammarState {
 
   absl::StatusOr<bool> Accept(int32_t token) override {
     const auto id = static_cast<uint32_t>(token);
-    // The library may refuse a token of the mask if the token exceeds a limit.
+    // The library may refuse a token that the mask allows: the token may exceed a limit.
     if (llg_matcher_consume_tokens(matcher_.get(), &id, 1) != 0)
       return MatcherError(matcher_.get());
     return true;
@@ -159,13 +160,13 @@ class LibraryGrammar final : public Grammar {
   const std::shared_ptr<const void> tables_;
   const Tokenizer* const tokenizer_;
   const size_t mask_words_;
-  const MatcherPtr matcher_;  // has consumed no token; its first mask is computed
+  const MatcherPtr matcher_;  // state of an empty answer; its mask is already computed
 };
 
 absl::Status CheckTriggers(const std::vector<std::string>& triggers) {
   if (triggers.size() > kMaxTriggers) {
-    return absl::InvalidArgumentError(absl::StrCat("grammar.triggers: must have at most ",
-                                                   kMaxTriggers, "; got ", triggers.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "grammar.triggers: must have at most ", kMaxTriggers, " triggers; got ", triggers.size()));
   }
   for (const std::string& trigger : triggers) {
     const bool fits = !trigger.empty() && trigger.size() <= kMaxTriggerBytes &&
@@ -194,7 +195,7 @@ void GrammarEngine::BuildTables() {
   }
   if (ends.empty()) {
     built_status_ = absl::FailedPreconditionError(
-        "grammar: needs a model with an end token that its tokenizer has too");
+        "grammar: the model must have an end token that its tokenizer has, too");
     return;
   }
   // Special tokens get no bytes, so that no mask allows them as text.

@@ -1,5 +1,5 @@
-// Grammars keep an answer's text to a JSON schema: a grammar computes which tokens may come next,
-// and the sampler draws no others.
+// Grammars make the text of an answer obey a JSON schema: a grammar computes which tokens may come
+// next, and the sampler draws only these tokens.
 //
 //   GrammarEngine (one per tokenizer) --Compile--> Grammar (one per schema) --NewState-->
 //   GrammarState (one per answer)
@@ -59,7 +59,7 @@ class GrammarState {
   virtual std::vector<int32_t> Forced(size_t most) = 0;
   // Returns how many of `tokens`, from the first one on, could be appended in this order.
   virtual size_t CountAllowed(absl::Span<const int32_t> tokens) = 0;
-  // Whether only an end token may come next.
+  // Returns whether only an end token may come next.
   virtual bool MustEnd() = 0;
 };
 
@@ -72,8 +72,8 @@ class Grammar {
 
   // Returns the state of an empty answer.
   virtual std::unique_ptr<GrammarState> NewState() const = 0;
-  // Returns the argument of Compile, with a schema of only those keywords that are enforced.
-  // Compiling it again gives an equal grammar.
+  // Returns the compiled GrammarSpec. Its schema contains only the keywords that are enforced.
+  // Compiling this GrammarSpec again gives an equal grammar.
   const std::shared_ptr<const GrammarSpec>& spec() const { return spec_; }
 
  private:

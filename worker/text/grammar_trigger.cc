@@ -12,7 +12,7 @@ namespace hearth {
 namespace {
 
 // TriggeredState: collects the current line while the line may still become a trigger. After a
-// trigger, `inner` decides.
+// trigger, `inner` decides which tokens are allowed.
 class TriggeredState final : public GrammarState {
  public:
   TriggeredState(std::unique_ptr<GrammarState> inner, const Tokenizer* tokenizer,
@@ -33,7 +33,8 @@ class TriggeredState final : public GrammarState {
       absl::StatusOr<bool> begun = Begin(line_ + std::string(rest));
       if (!begun.ok() || *begun) return begun;
       if (rest.empty() || !continues) continue;
-      // The last token of the trigger breaks the schema. Start the grammar before this token.
+      // The last token of the trigger breaks the schema. Start the grammar before this token; the
+      // caller draws another token.
       begun = Begin(before);
       if (!begun.ok()) return begun;
       if (*begun) return false;
@@ -86,8 +87,8 @@ class TriggeredState final : public GrammarState {
   const Tokenizer* const tokenizer_;
   const std::shared_ptr<const GrammarSpec> spec_;
   std::string line_;       // the current line without leading white space, while may_match_
-  bool may_match_ = true;  // the line may still become a trigger
-  bool obeys_ = false;     // a trigger was found: `inner` decides
+  bool may_match_ = true;  // the current line may still become a trigger
+  bool obeys_ = false;     // a trigger was found, so inner_ decides
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ extern "C" {
 struct LlgTokenizer;
 struct LlgMatcher;
 
-// Limits of a parser. A comment ends with the default; 0 in a LlgConstraintInit selects the
-// default.
+// Limits of a parser. Each comment ends with the default value. In a LlgConstraintInit, 0 selects
+// the default value.
 struct LlgParserLimits {
   size_t max_items_in_row;        // items in a row of the parser's table; 2,000
   uint64_t initial_lexer_fuel;    // operations to build the lexer; 1,000,000
@@ -34,12 +34,12 @@ struct LlgParserLimits {
 struct LlgConstraintInit {
   const LlgTokenizer* tokenizer;
   uint32_t log_buffer_level, log_stderr_level;  // 0: off
-  bool ff_tokens_ok, backtrack_ok;              // matchers ignore them
+  bool ff_tokens_ok, backtrack_ok;              // matchers ignore these two
   LlgParserLimits limits;
 };
 
-// Writes at most `output_tokens_len` tokens. Returns the number of all tokens, which may be larger.
-// Called from any thread.
+// Converts text to tokens, from any thread. Writes at most `output_tokens_len` tokens. Returns the
+// number of tokens of the whole text, which may be larger.
 using LlgTokenizeFn = size_t (*)(const void* user_data, const uint8_t* bytes, size_t bytes_len,
                                  uint32_t* output_tokens, size_t output_tokens_len);
 

@@ -1,5 +1,5 @@
-// llguidance's C API in a build without the library (-DHEARTH_GRAMMARS=off). It makes no tokenizer,
-// so GrammarEngine refuses every schema and never calls the other functions.
+// llguidance's C API in a build without the library (-DHEARTH_GRAMMARS=off). It makes no
+// LlgTokenizer, so GrammarEngine refuses every schema and never calls the other functions.
 #include <cstdio>
 
 #include "worker/text/llguidance.h"

@@ -153,8 +153,8 @@ constexpr std::initializer_list<absl::string_view> kCounts = {
 constexpr std::initializer_list<absl::string_view> kBounds = {
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 
-// Returns the digits of a number without decimal point and negative exponent: 25 for 2.5, 10
-// for 10.0. Returns UINT64_MAX if the number is too large or has too many digits.
+// Returns the value of a number's digits without decimal point and negative exponent: 25 for 2.5,
+// 10 for 10.0. Returns UINT64_MAX if the number is too large or has too many digits.
 uint64_t Digits(const Json& number) {
   std::string text = number.dump();
   if (absl::StrContains(text, "e+")) return UINT64_MAX;
@@ -180,7 +180,7 @@ uint64_t GreatestRepetition(absl::string_view pattern) {
   return greatest;
 }
 
-// Whether a string in `value` contains a control character that needs a \u escape.
+// Returns whether a string in `value` contains a control character that needs a \u escape.
 bool HasControl(const std::string& text) {
   return std::any_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 && !absl::StrContains("\b\t\n\f\r", c);
@@ -195,7 +195,7 @@ bool HasControl(const Json& value) {
   return false;
 }
 
-// Whether the types of `schema` include strings.
+// Returns whether the types of `schema` include strings.
 bool MayBeString(const Json& schema) {
   const auto type = schema.find("type");
   if (type == schema.end()) return true;
@@ -203,7 +203,7 @@ bool MayBeString(const Json& schema) {
   return std::count(type->begin(), type->end(), "string") > 0;
 }
 
-// Checker: checks one schema, with all schemas in it, and removes keywords.
+// Checker: checks a schema and all schemas in it, and removes the keywords that are not enforced.
 class Checker {
  public:
   Checker(bool lenient, CompileError error_of) : lenient_(lenient), error_of_(error_of) {}
@@ -212,7 +212,7 @@ class Checker {
   absl::Status Check(const std::string& path, Json* schema);
   // Checks that each $ref names a schema. REQUIRES: Check was called.
   absl::Status CheckReferences() const;
-  // Whether CloseObjects cannot make the schema unsatisfiable. REQUIRES: Check was called.
+  // Returns whether the schema stays satisfiable after CloseObjects. REQUIRES: Check was called.
   bool may_close() const { return may_close_; }
 
  private:
@@ -286,7 +286,7 @@ absl::StatusOr<Checker::Fate> Checker::CheckKeyword(const std::string& at, const
     for (const auto& [name, one] : value.items()) has_control |= HasControl(name);
   }
   if (has_control) {
-    return Refuse(at, "a control character that has no escape but \\u cannot be written");
+    return Refuse(at, "must not contain control characters whose only JSON escape is \\u");
   }
   if (IsOneOf(key, kSchemaMaps) || key == "required") return CheckObject(at, key, value, schema);
   if (key == "items" && !value.is_array()) return Fate::kKeep;
@@ -403,8 +403,9 @@ absl::StatusOr<Checker::Fate> Checker::CheckNumber(const std::string& at, const 
   }
   multiples_ += digits;
   if (multiples_ <= SchemaLimits::kMultiplesOf) return Fate::kKeep;
-  return Refuse(at, absl::StrCat("all together must be at most ", SchemaLimits::kMultiplesOf,
-                                 "; got ", multiples_));
+  return Refuse(
+      at, absl::StrCat("the sum of all multipleOf without their decimal points must be at most ",
+                       SchemaLimits::kMultiplesOf, "; got ", multiples_));
 }
 
 absl::StatusOr<Checker::Fate> Checker::CheckPattern(const std::string& at,
@@ -459,7 +460,7 @@ void CloseObjects(Json* schema) {
   });
 }
 
-// Limit of compilations in FindError.
+// Maximum number of compilations in FindError.
 constexpr size_t kMaxTries = 200;
 
 }  // namespace

@@ -24,22 +24,23 @@ struct SchemaLimits {
   static constexpr size_t kDepth = 64;                   // nesting of the JSON text
   static constexpr size_t kKeys = 1024;                  // keys of each object of the JSON text
   static constexpr size_t kValues = 20'000;              // values in the JSON text
-  static constexpr size_t kNodes = 5'000;                // schemas in the schema, itself included
+  static constexpr size_t kNodes = 5'000;                // schemas in the schema, including itself
   static constexpr size_t kProperties = 1'000;           // properties of an object
   static constexpr size_t kOptional = 400;               // optional properties of an object
-  static constexpr size_t kBranches = 256;      // schemas of an anyOf, oneOf, allOf or prefixItems
+  static constexpr size_t kBranches = 256;      // schemas in an anyOf, oneOf, allOf or prefixItems
   static constexpr size_t kEnumValues = 1'000;  // values of an enum
   static constexpr size_t kEnumBytes = size_t{32} << 10;  // JSON text of an enum or const
-  static constexpr size_t kPatternBytes = 512;            // length of a pattern
+  static constexpr size_t kPatternBytes = 512;            // bytes of a pattern
   static constexpr uint64_t kRepetition = 1'000;          // largest number in {n,m} of a pattern
   static constexpr size_t kPatterns = 64;                 // patterns in the schema
   static constexpr size_t kPatternProperties = 16;        // patternProperties of an object
-  static constexpr uint64_t kCount = 1'000'000;     // value of minItems, maxLength and the like
-  static constexpr uint64_t kMultipleOf = 10'000;   // digits of a multipleOf without decimal point
-  static constexpr uint64_t kMultiplesOf = 20'000;  // sum of kMultipleOf over the schema
+  static constexpr uint64_t kCount = 1'000'000;  // largest minItems, maxLength or other count
+  static constexpr uint64_t kMultipleOf =
+      10'000;  // largest multipleOf without its point: 25 for 2.5
+  static constexpr uint64_t kMultiplesOf = 20'000;  // sum of all multipleOf without their points
 };
 
-// Returns the schema as an object that contains only the enforced keywords, in the given order.
+// Returns the schema as an object that contains only the enforced keywords, in the order of `text`.
 // Adds `additionalProperties: false` to objects that have `properties` but not
 // `additionalProperties`, unless this could make the schema unsatisfiable. Checking the result
 // again does not change it. A keyword that cannot be enforced is an error; if `lenient`, the

@@ -20,9 +20,9 @@ namespace {
 constexpr absl::Duration kLookPause = absl::Milliseconds(100);
 // Interval of pings to an idle node, so that a lost node is noticed before a caller needs it.
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-// Largest factor of the pause before attempts to reach a node that has never served: a slot map may
-// name hundreds of absent nodes.
-constexpr uint32_t kLongestPause = 8;  // in multiples of the first pause
+// Longest pause between two attempts to reach a node that has never served, in multiples of the
+// first pause. The pause grows because a slot map may name hundreds of absent nodes.
+constexpr uint32_t kLongestPause = 8;
 
 // Limit of the bytes of unanswered commands and their replies on one connection.
 constexpr uint64_t kInFlightBytesMax = uint64_t{32} << 20;

@@ -27,7 +27,7 @@ absl::StatusOr<SharedSpaces::NumbersReply> SharedSpaces::ReadNumbers(const Share
                                                                      absl::Time deadline) {
   const std::string name = space.NumbersName();
   const auto got = engine_->Get({name}, kNumbersBytes, deadline);
-  // A value that no store has written counts as absent.
+  // A value that no store has written gives generation 0, so the caller overwrites the value.
   if (absl::IsNotFound(got[0].status())) return NumbersReply{{}, true};
   if (absl::IsDataLoss(got[0].status())) return NumbersReply();
   if (!got[0].ok()) return got[0].status();

@@ -76,10 +76,10 @@ class SharedSpaces {
     // numbers.
     absl::Time read_at = absl::InfinitePast(), answered_at = absl::InfinitePast();
   };
-  // The engine's answer. Generation 0: it has no numbers that a store has written.
+  // The engine's reply to a read of a tenant's two numbers (SharedNumbers).
   struct NumbersReply {
-    SharedNumbers numbers;
-    bool is_absent = false;
+    SharedNumbers numbers;   // generation 0: the engine has no numbers that a store has written
+    bool is_absent = false;  // the engine has no value, not even an invalid one
   };
   absl::StatusOr<SpacePtr> Find(const std::string& tenant, bool begins, absl::Time deadline);
   absl::StatusOr<NumbersReply> ReadNumbers(const SharedSpace& space, absl::Time deadline);

@@ -16,8 +16,8 @@
 namespace hearth {
 namespace {
 
-// Most bytes that wait for a caller that does not read: about 40,000 tokens, or 10,000 with 20 log
-// probabilities each.
+// Maximum number of bytes that wait for a caller that does not read: about 40,000 tokens, or 10,000
+// with 20 log probabilities each.
 constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 
 // A stream of Generate or Prefill, and the sink of its request.

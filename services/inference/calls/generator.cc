@@ -253,7 +253,7 @@ class PrefillRun : public std::enable_shared_from_this<PrefillRun> {
   std::vector<uint32_t> missing_ ABSL_GUARDED_BY(mutex_);
   uint32_t computing_ ABSL_GUARDED_BY(mutex_) = 0;  // boundary that the current request computes
   bool is_first_ ABSL_GUARDED_BY(mutex_) = true;
-  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // most tokens reported as ready
+  uint32_t most_ready_ ABSL_GUARDED_BY(mutex_) = 0;  // largest reported number of ready tokens
 };
 
 absl::Status PrefillRun::Submit(EngineRequest request) {

@@ -25,7 +25,8 @@ absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
       "state: must have ", announced, " bytes, as its header announces; got ", seen, " or more"));
 }
 
-// Most elements in one message. The limit is low, because gRPC's own thread parses the message.
+// Maximum number of elements in one message. The limit is low, because gRPC's own thread parses the
+// message.
 constexpr uint64_t kMaxChunkElements = 16;
 
 void RulesToProto(const SavedState::Rules& rules, v1::SamplingParams* out) {

@@ -50,7 +50,7 @@ class RecentAnswer {
 
 class RecentAnswers {
  public:
-  // Most stored tokens: 16 MiB of token ids.
+  // Maximum number of stored tokens: 16 MiB of token ids.
   static constexpr uint64_t kMaxTokens = uint64_t{4} << 20;
   // Each answer counts for at least this many tokens, so there are at most 64 answers.
   static constexpr uint64_t kMinTokens = uint64_t{64} << 10;

@@ -78,7 +78,7 @@ std::string ConnectionTracker::FaultOf(const Connection& connection, absl::Time 
                         " bytes exceed the limit of a connection, ", Allowance(connection));
   }
   if (unconsumed > limits_.slack_bytes && now - connection.mark_time_ > limits_.message_time) {
-    return absl::StrCat("a message is still unfinished after ",
+    return absl::StrCat("a message of the connection was not read completely within ",
                         absl::FormatDuration(limits_.message_time));
   }
   return "";

@@ -30,12 +30,12 @@ namespace hearth {
 
 struct ConnectionLimits {
   uint32_t connections = 512;
-  // Most unconsumed bytes of one connection, not counting `stream_bytes`.
+  // Maximum number of unconsumed bytes of one connection, not counting `stream_bytes`.
   uint64_t each_bytes = uint64_t{16} << 20;
   // Additional unconsumed bytes for each upload stream of a connection: one piece of a slice, and a
   // flow-control window.
   uint64_t stream_bytes = uint64_t{3} << 19;
-  // Most unconsumed bytes of all connections together.
+  // Maximum number of unconsumed bytes of all connections together.
   uint64_t all_bytes = uint64_t{128} << 20;
   // A message must be complete within this time, unless it has `slack_bytes` or less.
   absl::Duration message_time = absl::Seconds(30);

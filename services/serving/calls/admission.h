@@ -44,9 +44,9 @@ inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 // Limits for all calls of one kind together. 0: no limit.
 struct Limit {
   absl::string_view kind;            // name in errors, such as "publish"; must be a literal
-  int all = 0;                       // most concurrent calls (slots)
+  int all = 0;                       // maximum number of concurrent calls (slots)
   uint64_t least_bytes = 1;          // fewest bytes that a waiting call must transfer in a window
-  uint64_t bytes = 0;                // most bytes that the calls reserve together
+  uint64_t bytes = 0;                // maximum number of bytes that the calls reserve together
   absl::string_view bytes_are = "";  // where `bytes` comes from, such as a flag; for errors
 };
 

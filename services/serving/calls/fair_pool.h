@@ -28,8 +28,8 @@ namespace hearth {
 struct FairPoolOptions {
   int threads = 6;  // at least 2; a lone tenant gets half of them
   size_t max_waiting = 256;
-  // Most bytes that waiting and running jobs keep alive. A message of 3 MiB takes up to 12 MiB when
-  // it is parsed.
+  // Maximum number of bytes that waiting and running jobs keep alive. A message of 3 MiB takes up
+  // to 12 MiB when it is parsed.
   uint64_t max_bytes = uint64_t{128} << 20;
 };
 

@@ -33,7 +33,7 @@ class HttpBudget {
   explicit HttpBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   uint64_t held_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the most bytes that were held at once since the last call, or since the start.
+  // Returns the largest number of bytes that were held at once, since the last call or the start.
   uint64_t TakePeakBytes() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -50,7 +50,7 @@ class HttpBudget {
   const uint64_t limit_bytes_;
   mutable absl::Mutex mutex_;
   uint64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // most bytes held at once since the last TakePeakBytes
+  // largest number of bytes held at once since the last TakePeakBytes
   uint64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<Caller>> callers_ ABSL_GUARDED_BY(mutex_);
 };

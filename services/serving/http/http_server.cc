@@ -315,7 +315,7 @@ class HttpServer::Rep {
   LogRate accept_failures_;
   steady_clock::time_point finish_by_ = steady_clock::time_point::max();
   steady_clock::time_point trimmed_;
-  uint64_t peak_bytes_ = 0;  // most bytes that the budget counted since trimmed_
+  uint64_t peak_bytes_ = 0;  // largest number of bytes in the budget since trimmed_
   bool finished_ = false;
   bool is_accept_paused_ = false;  // new connections wait until the next check
   std::shared_ptr<const TlsTexts> texts_;

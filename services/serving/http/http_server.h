@@ -38,11 +38,11 @@ namespace hearth {
 struct HttpLimits {
   size_t connections = 1024;
   size_t extra_connections = 16;
-  // Most bytes of a request's first line and headers; also of a chunk's header, and of the
-  // trailers.
+  // Maximum size in bytes of a request's first line and headers; also of a chunk's header, and of
+  // the trailers.
   size_t header_bytes = size_t{16} << 10;
   size_t header_fields = 128;
-  // Most bytes of a request's body. 0: requests have no body, and no pool is made.
+  // Maximum size in bytes of a request's body. 0: requests have no body, and no pool is made.
   size_t body_bytes = size_t{3} << 20;
   size_t small_body_bytes = size_t{64} << 10;
   // time limit for a TLS handshake and a request's headers

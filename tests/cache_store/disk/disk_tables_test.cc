@@ -279,7 +279,7 @@ TEST_F(DiskTables, DamagedBlockIsDataLoss) {
   EXPECT_GT(rotten, 0);
 }
 
-TEST_F(DiskTables, SliceDamageIsDataLoss) {
+TEST_F(DiskTables, DamagedSliceIsDataLoss) {
   Open();
   // one value in the block, one in a blob file
   const std::vector<std::byte> small(16), large(8192);

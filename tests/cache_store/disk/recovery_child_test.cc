@@ -90,8 +90,8 @@ TEST(RecoveryChild, ChildCrashRunsNoParentSignalHandlers) {
   }
 }
 
-// RocksDB crashes after a read error. This must not look like damage of the database.
-TEST(RecoveryChild, ChildCrashAfterReadErrorIsAborted) {
+// RocksDB crashes after a read error. The child's crash must not count as damage of the database.
+TEST(RecoveryChild, CrashAfterReadErrorReturnsAborted) {
   const TestFolder folder;
   const int end = RunInChild([&] {
     rocksdb::DBOptions options;

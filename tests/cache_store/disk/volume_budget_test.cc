@@ -205,8 +205,8 @@ class DiskRoomTest : public ::testing::Test {
   const TestFolder folder_;
 };
 
-// The folder is like `lost+found` at the root of an ext4 volume, which only root may read.
-TEST_F(DiskRoomTest, FolderOfOtherUserIsSkipped) {
+// The folder is like `lost+found` at the root of an ext4 volume, which only root may list.
+TEST_F(DiskRoomTest, UnlistableFolderIsSkipped) {
   ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   MakeFiles("a", 3);
   MakeFiles("lost+found", 3);
@@ -222,7 +222,7 @@ TEST_F(DiskRoomTest, FolderOfOtherUserIsSkipped) {
   ::chmod(folder_.File("lost+found").c_str(), 0755);
 }
 
-TEST_F(DiskRoomTest, UnreadableFolderPreventsMeasurement) {
+TEST_F(DiskRoomTest, MissingFolderPreventsMeasurement) {
   EXPECT_FALSE(Measure(folder_.File("nothing")).has_value());
 }
 

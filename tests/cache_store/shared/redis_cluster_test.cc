@@ -148,7 +148,7 @@ TEST_P(RedisClusterTest, InvalidValueIsDataLoss) {
   EXPECT_TRUE(absl::IsDataLoss(got[2].status()));
 }
 
-TEST_P(RedisClusterTest, FullServerIsResourceExhausted) {
+TEST_P(RedisClusterTest, FullServerReturnsResourceExhausted) {
   RedisProcess& owner = OwnerOf("key");
   ASSERT_EQ(owner.Ask({"CONFIG", "SET", "maxmemory", "1"}), "OK");
   const absl::Status full = engine_->Set({{"key", "v"}}, Soon())[0].status();

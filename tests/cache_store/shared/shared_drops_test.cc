@@ -196,7 +196,7 @@ TEST_F(SharedDropsTest, DropErasesLateWrites) {
   }
 }
 
-TEST_F(SharedDropsTest, SlowEngineAnswerAppliesDropAll) {
+TEST_F(SharedDropsTest, DropAllAppliesWhenEngineAnswersLate) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u);

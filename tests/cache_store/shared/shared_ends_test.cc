@@ -158,7 +158,7 @@ TEST_F(SharedEndsTest, ConcurrentDropAllsBothApply) {
   kit_.clock.Advance(kit_.shared_options.generation_age * 2);
   Fetch(&third, Prompt(2));
   EXPECT_TRUE(third.store->List("default").empty());
-  // All stores now use the same generation.
+  // The stores now use the same generation, so each store finds what another store publishes.
   Publish(&one, Prompt(3), {64});
   EXPECT_EQ(Fetch(&other, Prompt(3)), 64);
   EXPECT_EQ(Fetch(&fresh, Prompt(3)), 64);
@@ -185,7 +185,7 @@ TEST_F(SharedEndsTest, SmallerDropNumberIsOverwritten) {
 
 // If the Redis shard with the drop number is lost, the engine does not know which values were
 // dropped.
-TEST_F(SharedEndsTest, LostDropNumberRevivesNoEntries) {
+TEST_F(SharedEndsTest, LostDropNumberKeepsEntriesDropped) {
   SharedNode one = kit_.Node();
   Publish(&one, Prompt(1), {64});
   ASSERT_TRUE(one.store->DropAll("default", false).ok());
@@ -241,7 +241,7 @@ TEST_F(SharedEndsTest, UnansweredReadKeepsGenerationBriefly) {
 
 // A failover of Redis may lose the last writes. A store without a connection notices the drop only
 // by the number.
-TEST_F(SharedEndsTest, LostDropNumberIsRewritten) {
+TEST_F(SharedEndsTest, DropAllSurvivesEngineDataLoss) {
   SharedNode one = kit_.Node(), other = kit_.Node(), third = kit_.Node();
   Publish(&one, Prompt(1), {64});
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64);
@@ -323,7 +323,7 @@ TEST_F(SharedEndsTest, QuarantineAfterRestartReachesEngine) {
   }
 }
 
-TEST_F(SharedEndsTest, QuarantineWithoutEngineIsUnavailable) {
+TEST_F(SharedEndsTest, QuarantineWithoutEngineReturnsUnavailable) {
   SharedNode one = kit_.Node(), other = kit_.Node();
   Publish(&one, Prompt(1), {64});
   const std::vector<ObjectId> objects = {{0, 16, LayerGroup::kGlobal}};

@@ -69,7 +69,7 @@ TEST_F(StoreFaults, DamagedRamCopyUsesDisk) {
   CheckInvariants();
 }
 
-TEST_F(StoreFaults, ReadErrorIsUnavailable) {
+TEST_F(StoreFaults, ReadErrorReturnsUnavailable) {
   Open(0);
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   disk_faults_.Arm(Fault::kReadError, 1);

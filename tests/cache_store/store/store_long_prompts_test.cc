@@ -111,7 +111,7 @@ TEST_F(StoreLongPrompts, LongerPromptKeepsFirst8192Chunks) {
   CheckInvariants(store());
 }
 
-TEST_F(StoreLongPrompts, ExplainLooksUpEachChunkTwice) {
+TEST_F(StoreLongPrompts, ExplainLooksUpChunksAtMostTwice) {
   const uint64_t before = IndexFinds(store());
   ASSERT_TRUE(store_->Explain(query_).ok());
   EXPECT_LE(IndexFinds(store()) - before, 2 * kChunks + 100);

@@ -130,7 +130,7 @@ TEST_F(SavedStates, RunningRequestCanBeSaved) {
   EXPECT_EQ(rest.ids, std::vector<uint32_t>(whole.ids.begin() + drawn, whole.ids.end()));
 }
 
-TEST_F(SavedStates, UnknownRequestIsNotFound) {
+TEST_F(SavedStates, UnknownRequestReturnsNotFound) {
   EXPECT_EQ(Save(&first_, "other").status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Save(&second_, "half").status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Save(&first_, "").status.error_code(), grpc::StatusCode::NOT_FOUND);

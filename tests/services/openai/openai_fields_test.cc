@@ -520,7 +520,7 @@ class FieldsPage {
       if ((field.nothing & bit) != 0) values.push_back(absl::StrCat("`", text, "`"));
     }
     for (const absl::string_view word : absl::StrSplit(field.words, ' ', absl::SkipEmpty())) {
-      if ((field.nothing & kAllWords) != 0) break;  // the field's note lists the words
+      if ((field.nothing & kAllWords) != 0) break;  // the table's column for notes lists the words
       values.push_back(absl::StrCat("`\"", word, "\"`"));
       if ((field.nothing & kWordList) != 0) values.push_back(absl::StrCat("`[\"", word, "\"]`"));
     }

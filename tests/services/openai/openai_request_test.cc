@@ -372,7 +372,7 @@ TEST(OpenAiRequest, ErrorNamesWrongField) {
   EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repetition_penalty": 1.2)"),
               StartsWith("repeat_penalty: must equal repetition_penalty, which is 1.2; got 1.1"));
   EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repeat_last_n": 64)"),
-              StartsWith("repeat_last_n: must be -1: "));
+              StartsWith("repeat_last_n: must be -1 if a penalty is set: "));
   EXPECT_THAT(ChatError(R"("add_generation_prompt": false)"),
               StartsWith("add_generation_prompt: must be true, unless"));
   EXPECT_THAT(ChatError(R"("stream": 1)"), StartsWith("stream: "));

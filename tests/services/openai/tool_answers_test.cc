@@ -170,7 +170,7 @@ TEST_F(ToolAnswersTest, CutCallFinishesWithLength) {
   EXPECT_EQ(Answer(body)["choices"][0]["finish_reason"], "length");
 }
 
-TEST_F(ToolAnswersTest, AutoWithoutCallEqualsNone) {
+TEST_F(ToolAnswersTest, AutoWithoutCallAnswersLikeNone) {
   ChatJson body = ChatWithTools();
   body["max_tokens"] = 40;
   body["logprobs"] = true;
@@ -202,7 +202,7 @@ TEST_F(ToolAnswersTest, StrictToolsAreRefusedWithBodyPath) {
   ChatJson& function = body["tools"][1]["function"];
   function["parameters"]["properties"] = {{"x", {{"not", ChatJson::object()}}}};
   body["max_tokens"] = 2;
-  Answer(body);  // `not` is ignored without strict
+  Answer(body);  // the tool is not strict, so its keyword `not` is ignored
   function["strict"] = true;
   EXPECT_THAT(Error(body), StartsWith("tools[1].function.parameters.properties.x.not: "));
   body["tools"].erase(0);

@@ -83,7 +83,7 @@ TEST_F(ConnectionTrackerTest, UnfinishedMessageTimesOut) {
   now_ += absl::Seconds(1);
   const auto named = FindExcessive();
   ASSERT_EQ(named.size(), 1u);
-  EXPECT_THAT(named.at("slow"), HasSubstr("unfinished after 30s"));
+  EXPECT_THAT(named.at("slow"), HasSubstr("not read completely within 30s"));
 }
 
 TEST_F(ConnectionTrackerTest, TotalLimitClosesUnauthenticatedFirst) {

@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr char kGet[] = "GET /get HTTP/1.1\r\nHost: localhost\r\n\r\n";
 constexpr char kPost[] = "POST /post HTTP/1.1\r\nHost: localhost\r\n";
-// Most bytes that the budget counts when only idle connections are open.
+// Maximum number of bytes that the budget counts when only idle connections are open.
 constexpr uint64_t kAlmostNothing = uint64_t{16} << 10;
 
 class HttpAttackTest : public ::testing::Test {

@@ -51,7 +51,7 @@ TEST(EngineLifecycleTest, TooLongRequestIsNotQueued) {
   EXPECT_EQ(worker->Stats().queued, 0u);
 }
 
-TEST(EngineLifecycleTest, FullQueueIsResourceExhausted) {
+TEST(EngineLifecycleTest, FullQueueReturnsResourceExhausted) {
   TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());
   Collector running, waiting;

@@ -55,8 +55,8 @@ class Probe:
 def their_logits(model, ids, positions=GREEDY):
     """Returns transformers' logits of the last `positions` of `ids`, in one pass.
 
-    transformers' Gemma 3 reads attn_logit_softcapping, but the caller must pass it to the attention
-    function.
+    transformers' Gemma 3 does not pass attn_logit_softcapping of its configuration to its attention
+    function, so this function passes it as `softcap`.
     """
     extra = {}
     if model.config.attn_logit_softcapping:

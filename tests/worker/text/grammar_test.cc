@@ -131,7 +131,7 @@ TEST(GrammarTest, StatesAreIndependent) {
   EXPECT_FALSE(Accepts(other.get(), "lamp"));
 }
 
-TEST(GrammarTest, KeptSchemaCompilesToItself) {
+TEST(GrammarTest, CheckedSchemaCompilesToSameSchema) {
   const auto grammar = Grammars().Compile({kCall, {"{\"name\":"}, false});
   ASSERT_TRUE(grammar.ok()) << grammar.status();
   const auto again = Grammars().Compile(*(*grammar)->spec());
@@ -165,7 +165,7 @@ TEST(GrammarTest, TriggersOverLimitsAreRefused) {
   const auto refusal = [](std::vector<std::string> triggers) {
     return std::string(Grammars().Compile({"{}", std::move(triggers), false}).status().message());
   };
-  EXPECT_THAT(refusal(std::vector<std::string>(17, "{")), HasSubstr("at most 16; got 17"));
+  EXPECT_THAT(refusal(std::vector<std::string>(17, "{")), HasSubstr("at most 16 triggers; got 17"));
   EXPECT_THAT(refusal({std::string(65, '{')}), HasSubstr("1 to 64 bytes"));
   EXPECT_THAT(refusal({""}), HasSubstr("got 0 bytes"));
   EXPECT_THAT(refusal({"a\nb"}), HasSubstr("must be one line"));

@@ -227,7 +227,7 @@ TEST(SchemaCheckTest, PatternAndNumberLimitsAreExact) {
        "#/anyOf/0/multipleOf: must be at most 10000"},
       {Multiples({"2.50"}), Multiples({"1e16"}), "#/anyOf/0/multipleOf: must be at most 10000"},
       {Multiples({"1e-7"}), Multiples({"10000", "0.26", "9975"}),
-       "all together must be at most 20000; got 20001"},
+       "decimal points must be at most 20000; got 20001"},
       {Bytes(65536), Bytes(65537), "must have at most 65536 bytes without descriptions; got 65537"},
       {R"({"maxItems":1e6})", R"({"maxItems":1000001})", "must be a whole number in [0, 1000000]"},
       {R"({"minimum":1e308})", R"({"minimum":1e309})", "#: numbers must fit a double"},

@@ -129,8 +129,9 @@ def write_gguf(path, model, **lists):
 
 
 def gguf_forms(folder, processor, tokens, types):
-    """Writes the forms of llama.cpp's converter (from tokenizer.model and tokenizer.json) and,
-    for Gemma's own vocabulary, Google's form, which has wrong types."""
+    """Writes the vocabulary as GGUF files, and yields their paths: the two files that llama.cpp's
+    converter makes (from tokenizer.model and from tokenizer.json) and, for Gemma's own vocabulary,
+    a file like Google's, whose token types are wrong."""
     # In never-merged pieces, the converter writes spaces as spaces.
     tokens = [token.replace("\u2581", " ") if kind == USER_DEFINED else token
               for token, kind in zip(tokens, types)]

@@ -122,7 +122,7 @@ class AsyncStore(AsyncClosing):
                 if answer.turn != cache_store_pb2.LeaseResponse.WAIT:
                     yield Turn(answer)
                     return
-        raise DataLoss("the lease ended without an answer")
+        raise DataLoss("the store ended the Lease call without GO or COMPUTE")
 
     async def explain(self, prefix: Prefix) -> cache_store_pb2.ExplainResponse:
         request = cache_store_pb2.ExplainRequest(prefix=prefix.message())

@@ -72,7 +72,7 @@ class AnswerFile:
         self._whole_bytes = sum(map(len, lines)) + len(lines)
 
     def _no_answer(self, number: int) -> ValueError:
-        return ValueError(f"{self._path} line {number} is not an answer{_OTHER_FILE}")
+        return ValueError(f"{self._path} line {number} is not an answer of hearth-ask{_OTHER_FILE}")
 
     def _read_line(self, line: bytes, number: int) -> None:
         try:
