@@ -25,7 +25,7 @@ struct SavedState {
   // The tokens of the prompt and the answer so far, at least two. The last token has no keys and
   // values yet.
   std::vector<uint32_t> token_ids;
-  // how many of the first token_ids are the prompt; the rest was generated
+  // how many of the first token_ids are the prompt; the other ids were generated
   uint32_t prompt_tokens = 0;
   // State of the sampler. Its next draw depends only on the fields from here on and the logits.
   uint64_t drawn = 0;

@@ -52,8 +52,9 @@ struct StoredObject {
 
   // State of an object's copy in one tier.
   struct Residency {
-    bool read = false;   // whether the copy was read since it was written
-    bool begun = false;  // whether a write is running, or failed and may have left a part
+    bool read = false;  // whether the copy was read since it was written
+    bool begun =
+        false;  // whether a write is running, or failed and may have left a part of the object
   };
 
   // `shared_layers` and `shared_publisher` must outlive the object; `shared_publisher` may be null.

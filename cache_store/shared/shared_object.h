@@ -53,7 +53,7 @@ struct SharedShape {
   // limit of received bytes refuses much smaller slices.
   uint32_t parts() const;
 
-  // Returns the number of bytes of a part.
+  // Returns the number of bytes of a part of the object.
   uint64_t TextBytes(uint32_t part) const {
     const Range range = RangeOf(part);
     return (part == 0 ? head_bytes() : 0) + range.end - range.begin;

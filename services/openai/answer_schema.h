@@ -50,8 +50,8 @@ struct AnswerShape {
 
 // Pairs of a place in the built schema, as a JSON pointer, and its path in the request's body.
 using SchemaPaths = std::vector<std::pair<std::string, std::string>>;
-// Returns the places of the shape's schemas. The last pair has the place "#": it
-// stands for every other place.
+// Returns the places of the shape's schemas. The last pair has the place "#": it stands
+// for every other place.
 SchemaPaths PathsOf(const AnswerShape& shape);
 // Replaces the place in an error message of the grammar by the path in the request's body:
 // "grammar.json_schema: #/$defs/f/items: ..." becomes "tools[0].function.parameters.items: ...".

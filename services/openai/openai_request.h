@@ -43,7 +43,7 @@ struct OpenAiRequest {
   std::string cache_key;  // repeated in the response, otherwise unused
   // words that are never generated; the caller converts them to token ids
   std::vector<std::string> bad_words;
-  AnswerRules answer;  // form of the answer; `common` has its grammar
+  AnswerRules answer;  // allowed calls and grammar of the answer; `common` has the grammar, too
   UnknownFields unknown;
 
   uint64_t bytes() const;  // memory of the messages, in bytes

@@ -65,7 +65,7 @@ class Flow : public ServedCall, public std::enable_shared_from_this<Flow> {
   void Enter();                   // the call arrives at the node; runs there
   virtual void Begin() = 0;       // starts serving the call; runs at the node
   virtual void EndServing() = 0;  // releases the store's objects
-  // turns an error into the call's answer to the engine
+  // turns an error into the reply that the call gives to the engine
   virtual void SetFailure(const absl::Status& error) = 0;
   virtual absl::Duration Budget() const = 0;
   // Returns whether the node continues to serve the call after the worker got its answer; true for

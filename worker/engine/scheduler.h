@@ -76,7 +76,7 @@ class Scheduler {
   void StartDecode(SequenceId id);
   // Adds the decoding sequence `fork`, in one of the places reserved for forks of `id`.
   void Fork(SequenceId id, SequenceId fork);
-  // Removes a fork of `id`. Its place stays reserved for another fork.
+  // Removes a fork of `id`. The place stays reserved for another fork of `id`.
   void RemoveFork(SequenceId id, SequenceId fork);
   // Returns the sequence to preempt if sequence `id` needs memory. Only sequences younger than `id`
   // are considered. Among their tenants, the one that holds the most bytes loses its youngest

@@ -61,7 +61,7 @@ class LogitRules {
   struct Entry {
     int32_t id = 0;
     float bias = 0;
-    uint32_t count = 0;  // occurrences in the answer
+    uint32_t count = 0;  // occurrences of the token in the answer
     bool seen = false;   // the token occurs in prompt or answer
     bool bad = false, ends = false;
     float logit = 0;  // value before Apply

@@ -35,7 +35,7 @@ struct ChatInput {
   // Encode control pieces and turn markers inside messages as plain characters, so that a message
   // cannot end its turn.
   bool strict = false;
-  // The last message is the beginning of the answer: its turn stays open.
+  // The last message is the beginning of the model's answer, so the model's turn stays open.
   bool continue_final_message = false;
 };
 

@@ -64,7 +64,7 @@ struct SampledToken {
   int32_t id = 0;
   float logprob = 0;              // 0 unless params.reports()
   std::vector<TokenLogprob> top;  // `logprobs` alternatives, likeliest first
-  uint32_t sample = 0;            // index of the answer
+  uint32_t sample = 0;            // index of the answer among the request's samples
 };
 
 // A token that passed the filters. weight = exp((logit - greatest logit) / temperature).

@@ -35,8 +35,8 @@ struct SchemaLimits {
   static constexpr size_t kPatterns = 64;                 // patterns in the schema
   static constexpr size_t kPatternProperties = 16;        // patternProperties of an object
   static constexpr uint64_t kCount = 1'000'000;  // largest minItems, maxLength or other count
-  static constexpr uint64_t kMultipleOf =
-      10'000;  // largest multipleOf without its point: 25 for 2.5
+  // largest multipleOf without its decimal point: 25 for 2.5
+  static constexpr uint64_t kMultipleOf = 10'000;
   static constexpr uint64_t kMultiplesOf = 20'000;  // sum of all multipleOf without their points
 };
 

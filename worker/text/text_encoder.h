@@ -32,7 +32,7 @@ class PairMerger {
   bool Merge(std::string_view text, absl::FunctionRef<bool()> may_go_on, std::vector<int32_t>* ids);
 
  private:
-  // A part of the text. bytes = 0 after it was merged into the part before it.
+  // A part of the text that is encoded. bytes = 0 after it was merged into the part before it.
   struct Part {
     uint32_t begin, bytes;
     uint32_t previous, next;

@@ -82,7 +82,7 @@ class ClusterNode : public EventLoop::Watcher {
   bool IsIdle() const;  // whether no command waits to be sent or answered
   absl::Time last_used() const { return last_used_; }
 
-  // Sends a request. The router gets the answer, possibly during this call.
+  // Sends a request. The router gets the server's reply, possibly during this call.
   void Send(const KeyRequest& request);
   // Requests the map of hash slots (CLUSTER SLOTS). REQUIRES: IsUp().
   void RequestSlots(Done done);
@@ -94,7 +94,7 @@ class ClusterNode : public EventLoop::Watcher {
   struct Awaited {
     ReplyLimits limits;
     uint64_t cost = 0;
-    Done done;  // null: nobody waits for the reply
+    Done done;  // null: nobody waits for the command's reply
   };
   // A connection. Functions keep a reference while they use it; the last reference closes it.
   struct Connection {

@@ -62,7 +62,7 @@ class RequestCancel {
 
 // The next tokens of one answer, and their text.
 struct TokenDelta {
-  absl::Span<const SampledToken> tokens;  // empty: the text was held back before
+  absl::Span<const SampledToken> tokens;  // empty: `text` belongs to tokens of earlier events
   bool has_logprobs = false;              // the tokens have log probabilities
   std::string text;                       // whole characters; may be empty
   uint32_t sample = 0;                    // index of the answer among the request's samples

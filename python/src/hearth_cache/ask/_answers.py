@@ -31,10 +31,10 @@ def json_line(value: dict[str, Any]) -> str:
 
 
 class AnswerFile:
-    """The answer file, locked against other programs. The constructor raises ValueError if a line
-    is not an answer, or if the file is one of `inputs`. It raises PreconditionFailed if the answers
-    are about another context, or if another program has the file locked. After an error, the file
-    is unchanged."""
+    """The answer file, locked against other programs. The constructor raises ValueError if a
+    line is not an answer of hearth_cache.ask, or if the file is one of `inputs`. It raises
+    PreconditionFailed if the answers are about another context, or if another program has the
+    file locked. After an error, the file is unchanged."""
 
     def __init__(self, path: str, context_sha256: str, inputs: Sequence[str] = ()) -> None:
         for one in inputs:
@@ -72,7 +72,8 @@ class AnswerFile:
         self._whole_bytes = sum(map(len, lines)) + len(lines)
 
     def _no_answer(self, number: int) -> ValueError:
-        return ValueError(f"{self._path} line {number} is not an answer of hearth-ask{_OTHER_FILE}")
+        return ValueError(
+            f"{self._path} line {number} is not an answer of hearth_cache.ask{_OTHER_FILE}")
 
     def _read_line(self, line: bytes, number: int) -> None:
         try:
