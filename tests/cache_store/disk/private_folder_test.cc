@@ -84,7 +84,7 @@ TEST_F(PrivateFolder, ReadableFolderOfOtherUserWarns) {
   EXPECT_EQ(ModeOf(dir_), 0755u);
   ExpectPrivate();
   EXPECT_THAT(warnings_, Contains(HasSubstr(dir_ + " can be read by every user of this machine "
-                                                   "(mode 755, owner 12345")));
+                                                   "(mode 755, owned by user 12345")));
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ TEST_F(DiskStore, OtherSecretIsRefused) {
   { std::ofstream(options.secret_file) << std::string(64, 'a') << "\n"; }
   ASSERT_EQ(chmod(options.secret_file.c_str(), 0644), 0);
   EXPECT_THAT(std::string(TieredStore::Open(options).status().message()),
-              HasSubstr("readable by others"));
+              HasSubstr("other users can read it"));
   ASSERT_EQ(chmod(options.secret_file.c_str(), 0600), 0);
   EXPECT_THAT(std::string(TieredStore::Open(options).status().message()),
               HasSubstr("another secret"));

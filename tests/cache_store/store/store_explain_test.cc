@@ -98,7 +98,7 @@ TEST_F(StoreExplain, RamEvictionIsExplained) {
     EXPECT_EQ(report.removed_ago, absl::Seconds(12));
     EXPECT_THAT(report.reason, HasSubstr("evicted 12s ago: RAM was full (host_bytes 3 KiB)"));
   }
-  EXPECT_THAT(Explain(prompt_).summary, HasSubstr("at 64: evicted 12s ago"));
+  EXPECT_THAT(Explain(prompt_).summary, HasSubstr("at boundary 64: evicted 12s ago"));
 }
 
 TEST_F(StoreExplain, DiskEvictionIsExplained) {
@@ -193,7 +193,7 @@ TEST_F(StoreExplain, DifferentCutsAreExplained) {
   Publish({prompt_.tokens, {10}}, {64});
   const BoundaryReport report = At(prompt_, 64);
   EXPECT_EQ(report.miss, MissReason::kOtherCuts);
-  EXPECT_THAT(report.reason, HasSubstr("stored with other cuts"));
+  EXPECT_THAT(report.reason, HasSubstr("stored with other prefill cuts"));
 }
 
 // If a hit could have been longer, Explain says why it is not.

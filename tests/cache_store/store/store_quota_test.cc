@@ -178,7 +178,7 @@ TEST_F(QuotaTest, SumOfPinLimitsMustFit) {
   EXPECT_TRUE(ValidatePins(PinRoomOf(quotas, 1200, 0.5)).ok());
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 0u);
   EXPECT_THAT(std::string(ValidatePins(PinRoomOf(quotas, 1199, 0.5)).message()),
-              HasSubstr("max_pinned_bytes: must be at most 599 bytes together"));
+              HasSubstr("must be at most 599 bytes; got 600"));
   quotas.by_tenant["a"].floor_bytes = 200;  // a has 300 bytes, 100 more than its floor_bytes
   EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 100u);
 }

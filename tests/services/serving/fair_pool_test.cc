@@ -182,7 +182,8 @@ TEST(FairPool, ExcessBytesNameTheLimit) {
   const auto nothing = [] {};
   ASSERT_TRUE(pool.Submit("a", 120, large.job()).ok()) << "alone";
   const absl::Status each = pool.Submit("a", 1, nothing);
-  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: tenant \"a\" has 120 waiting bytes"))
+  EXPECT_TRUE(
+      absl::StrContains(each.message(), "prompts: tenant \"a\" has 120 bytes of waiting requests"))
       << each;
   ASSERT_TRUE(pool.Submit("b", 30, of_b.job()).ok());
   const absl::Status all = pool.Submit("c", 1, nothing);

@@ -228,7 +228,7 @@ TEST_F(IdentityTest, ErrorNamesInvalidEntry) {
       {FileOf(R"({"name":"a","role":"tenant","certificate":"c"},)"
               R"({"name":"b","role":"tenant","certificate":"c"})"),
        "identities[1].certificate: must be unique"},
-      {R"({"identities":[],"public":"p"})", "\"public\" must be"},
+      {R"({"identities":[],"public":"p"})", "\"public\" is an unknown key"},
       {R"({"identities":[],"public_tenant":"a b"})", "tenant: a name must have"},
       {R"({"identities":[],"public_tenant":"*"})", "\"*\" means all tenants"},
       {R"({"identities":[],"public_tenant":7})", "public_tenant: must be text"},

@@ -183,7 +183,7 @@ TEST(HostilePublish, TooSlowPublishesAreEnded) {
   for (auto& publisher : trickling) {
     const grpc::Status status = publisher->Finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-    EXPECT_THAT(status.error_message(), HasSubstr("must be at least 1048576 in 1m"));
+    EXPECT_THAT(status.error_message(), HasSubstr("must transfer at least 1048576 in 1m"));
   }
   EXPECT_TRUE(server.admission()->WaitIdle(absl::InfiniteFuture()));
   EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);

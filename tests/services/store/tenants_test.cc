@@ -350,7 +350,7 @@ TEST_F(TenantsTest, ErrorNamesTenantsFileMistake) {
   EXPECT_EQ(quotas->Of("a").max_objects, 7u);
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {"[", "must be JSON"},
-      {R"({"tenant": {}})", "\"tenant\" must be"},
+      {R"({"tenant": {}})", "\"tenant\" is not valid"},
       {R"({"default": {"max_byte": 1}})", "default: unknown key \"max_byte\""},
       {R"({"tenants": {"b": {"max_bytes": -1}}})", "tenants.b.max_bytes: must be"},
       {R"({"tenants": {"b": {"max_bytes": "many"}}})", "tenants.b.max_bytes: must be"},

@@ -299,7 +299,7 @@ TEST(InvariantClassTest, Bfloat16DtypeIsRefused) {
   options.model_dir = OneDir();
   EXPECT_TRUE(options.Validate().ok());
   options.dtype = "bfloat16";
-  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("dtype is bfloat16"));
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("got dtype bfloat16"));
 }
 
 TEST(InvariantClassTest, UnservableRequestEvictsNothing) {

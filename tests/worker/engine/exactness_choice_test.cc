@@ -67,7 +67,7 @@ TEST(ExactnessChoiceTest, AutoChoosesInvariantIfPossible) {
   options.dtype = "bfloat16";
   TestWorker other(ChoiceDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_EQ(other->layout().exactness, Exactness::kExact);
-  EXPECT_THAT(other->why_not_invariant(), HasSubstr("dtype is bfloat16"));
+  EXPECT_THAT(other->why_not_invariant(), HasSubstr("got dtype bfloat16"));
   EXPECT_THAT(other->warnings(), testing::IsEmpty());
   options.step_tokens = 64;
   TestWorker stepped(ChoiceDir(), options, nullptr, /*with_cache=*/false);

@@ -64,7 +64,7 @@ TEST(KvChoice, ModelQuantizationOptionsAreDefaults) {
   const absl::Status wrong = ModelKvChoice({"quantized", "bits=3"}, Layout()).status();
   EXPECT_EQ(wrong.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(wrong.message()),
-              HasSubstr("cache_config: kv_quantization: bits: \"3\""));
+              HasSubstr("cache_config: kv_quantization: bits: must be 8, 4 or 2; got \"3\""));
 }
 
 }  // namespace

@@ -324,7 +324,8 @@ TEST(TokenizerLoader, BrokenTokenizerFileIsNamed) {
   std::ofstream(dir / "tokenizer.model") << "broken";
   auto broken = LoadTokenizer(dir);
   EXPECT_EQ(broken.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(broken.status().message()), HasSubstr("tokenizer.model: not a"));
+  EXPECT_THAT(std::string(broken.status().message()),
+              HasSubstr("tokenizer.model: is not a SentencePiece"));
 
   std::ofstream(dir / "tokenizer.model", std::ios::binary)
       << ReadTestFile("tiny_tokenizer/tokenizer.model");
