@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <climits>
 #include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -165,6 +167,36 @@ uint64_t Digits(const Json& number) {
   return absl::SimpleAtoi(text, &digits) ? digits : UINT64_MAX;
 }
 
+// Returns the number of decimal places: 1 for 2.5, 7 for 1e-7. REQUIRES: Digits(number) is small.
+int Places(const Json& number) {
+  std::string text = number.dump();
+  int exponent = 0;
+  if (const size_t e = text.find("e-"); e != text.npos) {
+    if (!absl::SimpleAtoi(text.substr(e + 2), &exponent)) exponent = INT_MAX / 2;
+    text.erase(e);
+  }
+  const size_t point = text.find('.');
+  if (point == text.npos) return exponent;
+  text.erase(text.find_last_not_of('0') + 1);
+  return exponent + static_cast<int>(text.size() - point - 1);
+}
+
+// Returns the least common multiple of numbers with decimal places, without its decimal point.
+// Returns UINT64_MAX if it is large.
+uint64_t LeastCommonMultiple(const std::vector<std::pair<uint64_t, int>>& numbers) {
+  constexpr uint64_t kLarge = 1'000'000'000;
+  int most = 0;
+  for (const auto& [digits, places] : numbers) most = std::max(most, places);
+  uint64_t multiple = 1;
+  for (const auto& [digits, places] : numbers) {
+    uint64_t scaled = digits;
+    for (int i = places; i < most && scaled < kLarge; ++i) scaled *= 10;
+    multiple = std::lcm(multiple, scaled);
+    if (scaled >= kLarge || multiple >= kLarge) return UINT64_MAX;
+  }
+  return multiple;
+}
+
 // Returns the greatest number in {n}, {n,} and {n,m} of a pattern.
 uint64_t GreatestRepetition(absl::string_view pattern) {
   uint64_t greatest = 0;
@@ -212,6 +244,9 @@ class Checker {
   absl::Status Check(const std::string& path, Json* schema);
   // Checks that each $ref names a schema. REQUIRES: Check was called.
   absl::Status CheckReferences() const;
+  // Checks the least common multiple of all multipleOf that one value must obey: the library computes
+  // it, and it may be large although each multipleOf is small. REQUIRES: Check was called.
+  absl::Status CheckMultiples() const;
   // Returns whether the schema stays satisfiable after CloseObjects. REQUIRES: Check was called.
   bool may_close() const { return may_close_; }
 
@@ -237,6 +272,8 @@ class Checker {
   bool may_close_ = true;
   size_t nodes_ = 0, patterns_ = 0;
   uint64_t multiples_ = 0;
+  std::vector<std::pair<uint64_t, int>> multiples_of_;  // digits and decimal places
+  bool intersects_ = false;      // a value may have to obey several of the schemas
   std::set<std::string> paths_;  // paths of all schemas
   std::vector<std::pair<std::string, std::string>>
       references_;  // path of each $ref, and its target
@@ -251,6 +288,8 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
   if (!schema->is_object()) return Refuse(path, "must be a schema: an object, true or false");
   const bool combines = schema->contains("anyOf") || schema->contains("oneOf") ||
                         schema->contains("$ref") || schema->contains("allOf");
+  intersects_ = intersects_ || (combines && schema->size() > 1) || schema->contains("allOf") ||
+                schema->contains("patternProperties");
   may_close_ =
       may_close_ && !schema->contains("allOf") && !(combines && schema->contains("properties"));
   std::set<std::string> dropped;
@@ -402,6 +441,7 @@ absl::StatusOr<Checker::Fate> Checker::CheckNumber(const std::string& at, const 
                                    " without its decimal point; got ", value.dump()));
   }
   multiples_ += digits;
+  multiples_of_.emplace_back(digits, Places(value));
   if (multiples_ <= SchemaLimits::kMultiplesOf) return Fate::kKeep;
   return Refuse(
       at, absl::StrCat("the sum of all multipleOf without their decimal points must be at most ",
@@ -433,6 +473,15 @@ absl::StatusOr<Checker::Fate> Checker::CheckFormat(const std::string& at, const 
   const std::string& format = value.get_ref<const std::string&>();
   if (IsOneOf(format, kFormats)) return Fate::kKeep;
   return NotEnforced(at, absl::StrCat("the format ", value.dump()));
+}
+
+absl::Status Checker::CheckMultiples() const {
+  const uint64_t multiple = intersects_ ? LeastCommonMultiple(multiples_of_) : 0;
+  if (multiple <= SchemaLimits::kMultiplesOf) return absl::OkStatus();
+  return Refuse("#", absl::StrCat("the least common multiple of all multipleOf must be at most ",
+                                  SchemaLimits::kMultiplesOf,
+                                  " in a schema with allOf, "
+                                  "patternProperties, or keywords beside anyOf, oneOf or $ref"));
 }
 
 absl::Status Checker::CheckReferences() const {
@@ -472,6 +521,7 @@ absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient,
   Checker checker(lenient, error_of);
   absl::Status status = checker.Check("#", &*schema);
   if (status.ok()) status = checker.CheckReferences();
+  if (status.ok()) status = checker.CheckMultiples();
   if (!status.ok()) return status;
   if (*schema == false) return Refuse("#", "must allow a value; got false");
   if (*schema == true) *schema = Json::object();

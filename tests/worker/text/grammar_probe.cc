@@ -1,11 +1,17 @@
 // Lets Python tests use GrammarEngine: reads a JSON request from each line of stdin, and writes a
 // JSON response as one line to stdout.
-//   Request: {"schema": TEXT, "lenient": BOOL, "texts": [TEXT, ...]}.
-//   Response: {"error": TEXT, "ms": NUMBER} or {"valid": [BOOL, ...], "ms": NUMBER}. `valid`: for
-//   each text, whether the grammar accepts it as a whole answer. `ms`: duration of Compile.
-#include <chrono>
+//   Request: {"schema": TEXT, "lenient": BOOL, "texts": [TEXT, ...], "walk": NUMBER}.
+//   Response: {"error": TEXT, "ms": NUMBER} or {"valid": [BOOL, ...], "ms": NUMBER, "mask_ms":
+//   NUMBER, "limit": TEXT}. `valid`: for each text, whether the grammar accepts it as a whole
+//   answer. `ms`: processor time of Compile. `mask_ms`: the longest processor time of one mask in a
+//   random answer of at most `walk` tokens. `limit`: the error that ended this answer, if any.
+#include <time.h>
+
+#include <algorithm>
 #include <iostream>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "worker/text/grammar.h"
@@ -35,6 +41,44 @@ bool IsValid(const Grammar& grammar, const Tokenizer& tokenizer, const std::stri
   return state->MustEnd() || Allows(state.get(), kEos);
 }
 
+// Returns the processor time that this thread has used, in milliseconds.
+double ThreadMs() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
+std::vector<int32_t> TextTokens(absl::Span<const uint32_t> mask) {
+  std::vector<int32_t> tokens;
+  for (size_t word = 0; word < mask.size(); ++word) {
+    for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      tokens.push_back(static_cast<int32_t>(word * 32) + __builtin_ctz(bits));
+    }
+  }
+  tokens.erase(std::remove(tokens.begin(), tokens.end(), kEos), tokens.end());
+  return tokens;
+}
+
+// Draws at most `tokens` tokens, and no end token.
+void Walk(const Grammar& grammar, int tokens, Json* response) {
+  std::mt19937_64 random(tokens);
+  const auto state = grammar.NewState();
+  double longest = 0;
+  absl::Status status;
+  for (int i = 0; i < tokens && status.ok() && !state->MustEnd(); ++i) {
+    const double begin = ThreadMs();
+    const auto mask = state->Allow();
+    longest = std::max(longest, ThreadMs() - begin);
+    status = mask.status();
+    if (!status.ok()) break;
+    const std::vector<int32_t> allowed = TextTokens(*mask);
+    if (allowed.empty()) break;
+    status = state->Accept(allowed[random() % allowed.size()]).status();
+  }
+  if (!status.ok()) (*response)["limit"] = std::string(status.message());
+  (*response)["mask_ms"] = longest;
+}
+
 int Main(const char* model) {
   const auto loaded = LoadTokenizer(model, ChatTemplateChoice::kAuto);
   if (!loaded.ok() || loaded->tokenizer == nullptr) {
@@ -46,15 +90,15 @@ int Main(const char* model) {
   (void)grammars.Compile({"{}", {}, false});  // builds the tables
   for (std::string line; std::getline(std::cin, line);) {
     const Json request = Json::parse(line);
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = ThreadMs();
     const auto grammar = grammars.Compile({request.at("schema"), {}, request.at("lenient")});
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    Json answer = {{"ms", took.count()}};
+    Json answer = {{"ms", ThreadMs() - begin}};
     if (grammar.ok()) {
       answer["valid"] = Json::array();
       for (const Json& text : request.at("texts")) {
         answer["valid"].push_back(IsValid(**grammar, tokenizer, text));
       }
+      Walk(**grammar, request.value("walk", 0), &answer);
     } else {
       answer["error"] = std::string(grammar.status().message());
     }

@@ -234,6 +234,25 @@ TEST(SchemaCheckTest, PatternAndNumberLimitsAreExact) {
   });
 }
 
+// The library computes with the least common multiple of numbers that a value must obey together:
+// 9,973 and 9,967 took more than 3 GB.
+TEST(SchemaCheckTest, MultiplesThatMeetHaveALimitTogether) {
+  const auto all = [](const char* one, const char* other) {
+    return Checked(
+        absl::StrCat(R"({"allOf":[{"multipleOf":)", one, R"(},{"multipleOf":)", other, "}]}"));
+  };
+  const auto refused = HasSubstr("#: the least common multiple of all multipleOf must be at most");
+  EXPECT_THAT(all("9973", "9967"), refused);
+  EXPECT_THAT(all("100", "0.003"), refused);
+  EXPECT_THAT(all("1e-7", "7"), refused);
+  EXPECT_THAT(all("0.01", "0.05"), HasSubstr("allOf"));
+  EXPECT_THAT(all("100", "200.0"), HasSubstr("200.0"));
+  EXPECT_THAT(Checked(R"({"multipleOf":9973,"$ref":"#/$defs/a","$defs":{"a":{"multipleOf":7}}})"),
+              refused);
+  EXPECT_THAT(Checked(R"({"multipleOf":9973,"anyOf":[{"multipleOf":7}]})"), refused);
+  EXPECT_THAT(Checked(R"({"anyOf":[{"multipleOf":9973},{"multipleOf":9967}]})"), HasSubstr("9967"));
+}
+
 TEST(SchemaCheckTest, DescriptionsCountOnlyForText) {
   EXPECT_THAT(Checked("{\"description\":\"" + std::string(1 << 20, 'x') + "\"}"),
               HasSubstr("must have at most 1048576 bytes"));

@@ -1,0 +1,183 @@
+"""Schemas made to cost time or memory: each is refused or compiled quickly, and gives memory back.
+
+Usage: hostile_schemas_test.py PROBE MODEL [--verbose]
+"""
+
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+
+COMPILE_MS, MASK_MS = 250, 50  # processor time
+MEMORY_BYTES = 64 << 20        # that the process may keep
+ENDED = "the probe ended: no memory, or no time"
+TEXT = {"type": "string"}
+
+
+def nested(depth, wrap):
+    schema = TEXT
+    for _ in range(depth):
+        schema = wrap(schema)
+    return schema
+
+
+def properties(count, required=0, schema=None):
+    return {"type": "object", "properties": {f"p{i}": schema or {} for i in range(count)},
+            "required": [f"p{i}" for i in range(required)]}
+
+
+def doubled(levels):
+    """Definitions that each refer twice to the one before."""
+    defs = {"d0": TEXT}
+    for i in range(1, levels):
+        defs[f"d{i}"] = {"anyOf": [{"$ref": f"#/$defs/d{i - 1}"},
+                                   {"type": "array", "items": {"$ref": f"#/$defs/d{i - 1}"}}]}
+    return {"$defs": defs, "$ref": f"#/$defs/d{levels - 1}"}
+
+
+def doubled_objects(levels, keyword):
+    defs = {"d0": properties(2, 2, TEXT)}
+    for i in range(1, levels):
+        defs[f"d{i}"] = {keyword: [{"$ref": f"#/$defs/d{i - 1}"}, {"$ref": f"#/$defs/d{i - 1}"}]}
+    return {"$defs": defs, "$ref": f"#/$defs/d{levels - 1}"}
+
+
+def schemas():
+    """(name, text)."""
+    found = {}
+
+    def add(name, schema):
+        found[name] = schema if isinstance(schema, str) else json.dumps(schema)
+
+    for count in (100, 400, 401, 1000, 2000, 20000):
+        add(f"{count} optional properties", properties(count))
+        add(f"{count} required properties", properties(count, count, TEXT))
+    add("400 optional properties of strings", properties(400, 0, TEXT))
+    add("400 optional properties of objects", properties(400, 0, properties(3)))
+    for count in (16, 256, 257, 5000):
+        add(f"{count} branches", {"anyOf": [{"const": f"c{i}"} for i in range(count)]})
+        add(f"{count} branches of objects", {"anyOf": [properties(3, 2) for _ in range(count)]})
+        add(f"{count} equal branches", {"anyOf": [TEXT] * count})
+        add(f"{count} alternatives of oneOf", {"oneOf": [
+            {"type": "object", "properties": {"k": {"const": i}}, "required": ["k"]}
+            for i in range(count)]})
+        add(f"{count} parts of allOf", {"allOf": [
+            {"type": "object", "properties": {f"k{i}": TEXT}} for i in range(count)]})
+    for depth in (20, 30, 31, 60, 1000, 100_000):
+        add(f"items, depth {depth}", '{"items":' * depth + "{}" + "}" * depth)
+    for depth in (8, 12, 16):
+        add(f"anyOf doubled, depth {depth}",
+            nested(depth, lambda schema: {"anyOf": [schema, {"type": "array", "items": schema}]})
+            if depth < 12 else doubled(depth))
+        add(f"references doubled, depth {depth}", doubled(depth))
+        add(f"allOf of references, depth {depth}", doubled_objects(depth, "allOf"))
+        add(f"anyOf of references, depth {depth}", doubled_objects(depth, "anyOf"))
+    add("references doubled, depth 400", doubled(400))
+    for number in (7, 9973, 10_000, 10_001, 999_983, 1e300, 1e-300, 0.01, 9973e-7):
+        add(f"multipleOf {number}", {"type": "number", "multipleOf": number})
+        add(f"integer multipleOf {number}", {"type": "integer", "multipleOf": number})
+    add("multiples of two primes", {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}],
+                                    "type": "integer"})
+    add("multiples of two fractions", {"allOf": [{"multipleOf": 0.9973}, {"multipleOf": 7}],
+                                       "type": "number"})
+    for low, high in ((0, 10**15), (-1e308, 1e308), (1e-300, 1), (123456789.123, 987654321.987),
+                      (-9007199254740993, 9007199254740993)):
+        add(f"number from {low} to {high}", {"type": "number", "minimum": low, "maximum": high})
+        add(f"integer from {low} to {high}", {"type": "integer", "minimum": low, "maximum": high})
+    for length in (1000, 100_000, 1_000_000, 10**12):
+        add(f"maxLength {length}", {"type": "string", "maxLength": length})
+        add(f"minLength {length}", {"type": "string", "minLength": length})
+        add(f"minItems {length}", {"type": "array", "items": TEXT, "minItems": length})
+        add(f"maxItems {length}", {"type": "array", "items": TEXT, "maxItems": length})
+        add(f"maxProperties {length}", {"type": "object", "maxProperties": length})
+        add(f"pattern and maxLength {length}",
+            {"type": "string", "pattern": "^(a|b)*c", "maxLength": length})
+    for pattern in ("^(a+)+$", "^(a|a)*$", "^(a{1,1000}){1,1000}$", "(a{1000}){1000}",
+                    "^(.*a){50}$", "^[a-z]{1000}$", "^(([a-z]{1,100}){1,100}){1,100}$",
+                    "(x+x+)+y", "^(?:(?:a?){100}){100}$", "[^\\u0000-\\uffff]{1,999}",
+                    "^\\p{L}{1,1000}$", "^.{1000}.{1000}.{1000}$", "^(.|\\n){0,1000}z$",
+                    "(?=a)b", "(?<!a)b", "(a)\\1", "^(a|ab|abc|abcd|abcde){0,999}$",
+                    "^.*.*.*.*.*.*.*.*x.*.*.*.*$", "|" * 500, "(" * 250 + ")" * 250, "[" * 100):
+        add(f"pattern {pattern[:40]}", {"type": "string", "pattern": pattern})
+    for count in (16, 17, 300):
+        add(f"{count} patternProperties",
+            {"type": "object",
+             "patternProperties": {f"^k{i}[a-z]{{1,9}}$": {} for i in range(count)}})
+        add(f"{count} overlapping patternProperties",
+            {"type": "object", "patternProperties": {f"k{i}": {} for i in range(count)}})
+    add("64 patterns of 500 repetitions",
+        properties(64, 64, {"type": "string", "pattern": "^([a-z]{1,500}x){1,500}$"}))
+    for count in (1000, 1001):
+        add(f"{count} enum values", {"enum": [f"value {i} {'x' * 20}" for i in range(count)]})
+    add("enum of 33 KB", {"enum": ["x" * 33_000]})
+    add("enum of nested arrays", {"enum": [json.loads("[" * 50 + "]" * 50)] * 100})
+    add("a key 250,000 times", '{"a":{' + ",".join(f'"k{i}":0' for i in range(250_000)) + "}}")
+    add("1,024 keys in 100 objects", {"x": [{f"k{i}": 0 for i in range(1000)}] * 100})
+    add("description of 1 MB", {"description": "x" * (1 << 20)})
+    add("self reference", {"$ref": "#"})
+    add("two references", {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+                           "$ref": "#/$defs/a"})
+    add("anyOf itself", {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]})
+    add("allOf itself", {"allOf": [{"$ref": "#"}, TEXT]})
+    add("recursive tree", {"type": "object", "properties": {
+        name: {"$ref": "#"} for name in "abcdefgh"}})
+    add("recursive lists", {"type": "array", "items": {"anyOf": [{"$ref": "#"}] * 20}})
+    add("minProperties of optional ones", {**properties(20), "minProperties": 10})
+    add("nothing", "")
+    add("brackets", "[" * 1_000_000)
+    add("not UTF-8", '{"title": "\udc80"}')
+    return found
+
+
+def rss(process):
+    text = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+    return int(text.partition("VmRSS:")[2].split()[0]) << 10
+
+
+def limit_process():
+    """A schema that is not refused in time ends the probe, not the machine."""
+    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+
+
+def main():
+    probe, model = sys.argv[1:3]
+    failures = []
+    with subprocess.Popen([probe, model], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, encoding="utf-8", errors="surrogateescape",
+                          preexec_fn=limit_process) as process:
+
+        def ask(schema):
+            request = {"schema": schema, "lenient": False, "texts": [], "walk": 300}
+            process.stdin.write(json.dumps(request, ensure_ascii=False) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline() or json.dumps({"error": ENDED}))
+
+        ask('{"type": "object"}')
+        before = rss(process)
+        worst = {"ms": 0, "mask_ms": 0}
+        for name, schema in schemas().items():
+            answer = ask(schema)
+            for kind in worst:
+                worst[kind] = max(worst[kind], answer.get(kind, 0))
+            said = answer.get("error") or answer.get("limit") or "compiled"
+            if "--verbose" in sys.argv and said != ENDED:
+                print(f"{answer.get('ms', -1):8.1f} {answer.get('mask_ms', 0):8.1f} "
+                      f"{(rss(process) - before) >> 20:5} {name}: {said[:90]}", flush=True)
+            if said == ENDED:
+                sys.exit(f"{name}: {said}")
+            if answer.get("ms", 1e9) > COMPILE_MS or answer.get("mask_ms", 0) > MASK_MS:
+                failures.append(f"{name}: {answer}")
+        kept = rss(process) - before
+        if kept > MEMORY_BYTES:
+            failures.append(f"the process keeps {kept >> 20} MiB")
+        print(f"{len(schemas())} schemas: compiling {worst['ms']:.0f} ms at most, a mask "
+              f"{worst['mask_ms']:.0f} ms, {kept >> 20} MiB kept")
+        process.stdin.close()
+    print("\n".join(failures))
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()
