@@ -43,13 +43,8 @@ def doubled_objects(levels, keyword):
     return {"$defs": defs, "$ref": f"#/$defs/d{levels - 1}"}
 
 
-def schemas():
-    """(name, text)."""
-    found = {}
-
-    def add(name, schema):
-        found[name] = schema if isinstance(schema, str) else json.dumps(schema)
-
+def structures(add):
+    """Many properties and branches, depth, references."""
     for count in (100, 400, 401, 1000, 2000, 20000):
         add(f"{count} optional properties", properties(count))
         add(f"{count} required properties", properties(count, count, TEXT))
@@ -74,6 +69,10 @@ def schemas():
         add(f"allOf of references, depth {depth}", doubled_objects(depth, "allOf"))
         add(f"anyOf of references, depth {depth}", doubled_objects(depth, "anyOf"))
     add("references doubled, depth 400", doubled(400))
+
+
+def values(add):
+    """Numbers, lengths, patterns."""
     for number in (7, 9973, 10_000, 10_001, 999_983, 1e300, 1e-300, 0.01, 9973e-7):
         add(f"multipleOf {number}", {"type": "number", "multipleOf": number})
         add(f"integer multipleOf {number}", {"type": "integer", "multipleOf": number})
@@ -100,6 +99,10 @@ def schemas():
                     "(?=a)b", "(?<!a)b", "(a)\\1", "^(a|ab|abc|abcd|abcde){0,999}$",
                     "^.*.*.*.*.*.*.*.*x.*.*.*.*$", "|" * 500, "(" * 250 + ")" * 250, "[" * 100):
         add(f"pattern {pattern[:40]}", {"type": "string", "pattern": pattern})
+
+
+def texts(add):
+    """Pattern properties, enumerations, the JSON text, cycles."""
     for count in (16, 17, 300):
         add(f"{count} patternProperties",
             {"type": "object",
@@ -127,6 +130,17 @@ def schemas():
     add("nothing", "")
     add("brackets", "[" * 1_000_000)
     add("not UTF-8", '{"title": "\udc80"}')
+
+
+def schemas():
+    """{name: text}."""
+    found = {}
+
+    def add(name, schema):
+        found[name] = schema if isinstance(schema, str) else json.dumps(schema)
+
+    for add_all in (structures, values, texts):
+        add_all(add)
     return found
 
 
