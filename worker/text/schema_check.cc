@@ -227,6 +227,14 @@ bool HasControl(const Json& value) {
   return false;
 }
 
+// Returns the number of arrays and objects in a value, itself included.
+size_t Structures(const Json& value) {
+  if (!value.is_structured()) return 0;
+  size_t count = 1;
+  for (const auto& [key, one] : value.items()) count += Structures(one);
+  return count;
+}
+
 // Returns whether the types of `schema` include strings.
 bool MayBeString(const Json& schema) {
   const auto type = schema.find("type");
@@ -270,7 +278,7 @@ class Checker {
   const bool lenient_;
   const CompileError error_of_;
   bool may_close_ = true;
-  size_t nodes_ = 0, patterns_ = 0;
+  size_t nodes_ = 0, patterns_ = 0, structures_ = 0;
   uint64_t multiples_ = 0;
   std::vector<std::pair<uint64_t, int>> multiples_of_;  // digits and decimal places
   bool intersects_ = false;      // a value may have to obey several of the schemas
@@ -326,6 +334,13 @@ absl::StatusOr<Checker::Fate> Checker::CheckKeyword(const std::string& at, const
   }
   if (has_control) {
     return Refuse(at, "must not contain control characters whose only JSON escape is \\u");
+  }
+  if (key == "const" || key == "enum") {
+    structures_ += Structures(value);
+    if (structures_ > SchemaLimits::kStructures) {
+      return TooMany("#", "arrays and objects in const and enum", SchemaLimits::kStructures,
+                     structures_);
+    }
   }
   if (IsOneOf(key, kSchemaMaps) || key == "required") return CheckObject(at, key, value, schema);
   if (key == "items" && !value.is_array()) return Fate::kKeep;

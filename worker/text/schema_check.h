@@ -29,6 +29,7 @@ struct SchemaLimits {
   static constexpr size_t kOptional = 400;               // optional properties of an object
   static constexpr size_t kBranches = 256;      // schemas in an anyOf, oneOf, allOf or prefixItems
   static constexpr size_t kEnumValues = 1'000;  // values of an enum
+  static constexpr size_t kStructures = 1'000;  // arrays and objects in all const and enum
   static constexpr size_t kEnumBytes = size_t{32} << 10;  // JSON text of an enum or const
   static constexpr size_t kPatternBytes = 512;            // bytes of a pattern
   static constexpr uint64_t kRepetition = 1'000;          // largest number in {n,m} of a pattern

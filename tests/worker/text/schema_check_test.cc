@@ -253,6 +253,17 @@ TEST(SchemaCheckTest, MultiplesThatMeetHaveALimitTogether) {
   EXPECT_THAT(Checked(R"({"anyOf":[{"multipleOf":9973},{"multipleOf":9967}]})"), HasSubstr("9967"));
 }
 
+TEST(SchemaCheckTest, StructuresInConstantsHaveALimit) {
+  const auto constants = [](size_t count) {
+    return Checked(
+        absl::StrCat(R"({"const":[)", List(count - 1, [](size_t) { return "{}"; }), "]}"));
+  };
+  EXPECT_THAT(constants(1000), HasSubstr("\"const\""));
+  EXPECT_THAT(
+      constants(1001),
+      HasSubstr("#: must have at most 1000 arrays and objects in const and enum; got 1001"));
+}
+
 TEST(SchemaCheckTest, DescriptionsCountOnlyForText) {
   EXPECT_THAT(Checked("{\"description\":\"" + std::string(1 << 20, 'x') + "\"}"),
               HasSubstr("must have at most 1048576 bytes"));
