@@ -6,8 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/utf8.h"
 #include "worker/text/grammar_trigger.h"
 #include "worker/text/llguidance.h"
@@ -91,10 +92,17 @@ struct GrammarEngine::Tables {
 
 namespace {
 
-absl::Status MatcherError(LlgMatcher* matcher) {
+// Returns the error of a matcher as one line; empty: it has none.
+std::string ErrorText(LlgMatcher* matcher) {
   const char* const error = llg_matcher_get_error(matcher);
-  return absl::InvalidArgumentError(
-      absl::StrCat("grammar.json_schema: ", error == nullptr ? "unknown error" : error));
+  std::string text = error == nullptr ? "" : error;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  absl::RemoveExtraAsciiWhitespace(&text);
+  return std::string(absl::StripSuffix(text, " <non-verbose/>"));
+}
+
+absl::Status MatcherError(LlgMatcher* matcher) {
+  return absl::InvalidArgumentError(absl::StrCat("grammar.json_schema: ", ErrorText(matcher)));
 }
 
 class LibraryState final : public GrammarState {
@@ -244,14 +252,12 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   // Returns the error of compiling `schema`; empty: no error.
   const auto error_of = [&](const std::string& schema) {
     const MatcherPtr matcher = make(schema);
-    const char* const error = llg_matcher_get_error(matcher.get());
-    return std::string(error == nullptr ? "" : error);
+    return ErrorText(matcher.get());
   };
   absl::StatusOr<std::string> checked = CheckSchema(spec.json_schema, spec.lenient, error_of);
   if (!checked.ok()) return checked.status();
   MatcherPtr matcher = make(*checked);
-  if (llg_matcher_get_error(matcher.get()) != nullptr) {
-    const std::string error = llg_matcher_get_error(matcher.get());
+  if (const std::string error = ErrorText(matcher.get()); !error.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("grammar.json_schema: ", FindError(*checked, error, error_of), ": ", error));
   }

@@ -147,6 +147,7 @@ TEST(GrammarTest, RefusalNamesPath) {
   const char* const lookahead = R"x({"items": {"pattern": "(?=a)"}})x";
   EXPECT_THAT(std::string(RefusalOf(lookahead).message()),
               StartsWith("grammar.json_schema: #/items/pattern: "));
+  EXPECT_EQ(RefusalOf(lookahead).message().find('\n'), absl::string_view::npos);
   EXPECT_TRUE(RefusalOf(lookahead, /*lenient=*/true).ok());
   EXPECT_EQ(RefusalOf("false").code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RefusalOf(R"({"type": "integer", "minimum": 2, "maximum": 1})").code(),
