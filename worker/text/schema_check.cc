@@ -252,8 +252,8 @@ class Checker {
   absl::Status Check(const std::string& path, Json* schema);
   // Checks that each $ref names a schema. REQUIRES: Check was called.
   absl::Status CheckReferences() const;
-  // Checks the least common multiple of all multipleOf that one value must obey: the library computes
-  // it, and it may be large although each multipleOf is small. REQUIRES: Check was called.
+  // Checks the least common multiple of all multipleOf that one value must obey: the library
+  // computes it, and it may be large although each multipleOf is small. REQUIRES: Check was called.
   absl::Status CheckMultiples() const;
   // Returns whether the schema stays satisfiable after CloseObjects. REQUIRES: Check was called.
   bool may_close() const { return may_close_; }

@@ -270,7 +270,7 @@ TEST(LearningRetentionTest, ReturningPromptsAreEvictedLast) {
   }
   std::vector<Key> offered = Offered(retention.get());
   ASSERT_EQ(offered.size(), 2000u);
-  // Look at the last 40 prompts, the only ones that can still return: the short ones must be
+  // Look at the last 40 prompts, the only prompts that can still return: the short ones must be
   // offered first.
   std::vector<bool> last_are_long;
   for (const Key key : offered) {

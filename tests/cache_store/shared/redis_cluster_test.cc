@@ -95,7 +95,7 @@ TEST_P(RedisClusterTest, PipelinedGetsReturnTheirKeysValues) {
   for (int i = 0; i < 40; i += 2) {
     asked.push_back(engine_->GetLater({keys[i], keys[i + 1]}, 1 << 20, Soon()));
   }
-  asked[7] = nullptr;  // nobody waits for this read
+  asked[7] = nullptr;  // no thread waits for this read
   for (int i = 38; i >= 0; i -= 2) {
     if (asked[i / 2] == nullptr) continue;
     const SharedEngine::Values got = asked[i / 2]();

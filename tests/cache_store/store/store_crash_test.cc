@@ -49,7 +49,7 @@ class CrashRun {
   explicit CrashRun(uint64_t seed)
       : random_(seed), ample_(seed % 3 != 0), may_flip_(seed % 2 == 0) {
     KitModel geometry;
-    // slices of 32 KiB: a long prompt is written as a table, a short one is not
+    // slices of 32 KiB: a long prompt is written as a table, a short prompt is not
     geometry.head_dim = 256;
     geometry.layer_types = "llllg";
     model_ = geometry.Make();
