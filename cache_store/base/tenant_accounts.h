@@ -107,10 +107,10 @@ class TenantAccounts {
   absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_;
 };
 
-// Limits of pinned bytes. At most a fraction of the capacity may be pinned, so that eviction always
-// has candidates; the tenants' floor_bytes do not count. A tenant with a quota entry may always pin
-// max_pinned_bytes or, without that limit, floor_bytes. All tenants share the rest, first come,
-// first served.
+// Limits of pinned bytes. In addition to their floor_bytes, all tenants together may pin a fraction
+// of the capacity that is left after all floor_bytes, so that eviction always has candidates. A
+// tenant with a quota entry may always pin max_pinned_bytes or, without that limit, floor_bytes.
+// All tenants share the rest, first come, first served.
 struct PinRoom {
   uint64_t bytes = 0;  // bytes that all tenants together may pin in addition to their floor_bytes
   uint64_t shares_bytes = 0;  // part of `bytes` that is reserved for tenants with a quota entry

@@ -66,8 +66,10 @@ void PromptFlags::Declare(CLI::App* command, bool takes_word) {
                    "store the prompt up to here: a token position for token ids, a byte offset for "
                    "text; may be repeated (a chat has cache_breakpoint instead)")
       ->allow_extra_args(false);
-  command->add_flag("--omit-generation-prompt", omit_generation_prompt_,
-                    "do not start the model's turn: the last message of the chat is unfinished");
+  command->add_flag(
+      "--omit-generation-prompt", omit_generation_prompt_,
+      "do not start the model's turn; if the last message is the user's, its turn stays "
+      "open for more text");
 }
 
 absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {

@@ -79,7 +79,8 @@ class SchemaWriter {
   SchemaWriter(absl::string_view base, bool closes, std::string* out)
       : base_(base), closes_(closes), out_(out) {}
 
-  // Writes a whole schema without its $id, because references lead into the built schema.
+  // Writes a whole schema without its $id, because references are rewritten to the
+  // schema's place in the built schema.
   // `is_parameters`: adds "type": "object" if the schema has no type.
   void WriteRoot(JsonValue schema, bool is_parameters) { Write(schema, true, is_parameters); }
 

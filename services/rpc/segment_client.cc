@@ -59,7 +59,8 @@ MappedSegment::~MappedSegment() {
 absl::Status MappedSegment::Check(const SegmentRange& range) const {
   if (range.offset % kSegmentGranuleBytes != 0 || range.offset >= layout_.data_bytes ||
       range.bytes > layout_.data_bytes - range.offset) {
-    return absl::OutOfRangeError("shared memory: a range lies outside the segment");
+    return absl::OutOfRangeError(
+        "shared memory: a range lies outside the segment, or does not begin at a granule");
   }
   const auto* generations =
       reinterpret_cast<const SegmentGeneration*>(mapping_ + kSegmentHeaderBytes);

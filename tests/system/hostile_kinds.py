@@ -23,8 +23,9 @@ class Target:
 
 
 class Attack:
-    """An attack, made of units. unit() begins one more unit. pump() continues open connections.
-    Neither method waits for the server."""
+    """An attack on a server. It repeats one small action, a unit: for example a call or a
+    connection. unit() does one more action. pump() continues open connections. Neither method
+    waits for the server."""
 
     def __init__(self, target):
         self.target, self.units, self.closed = target, 0, 0

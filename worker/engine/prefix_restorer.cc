@@ -142,7 +142,9 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   return absl::OkStatus();
 }
 
-// Restores from the pool instead of the fetched objects, or from nothing if the pool failed.
+// Call if there was no memory for the restored prefix. Discards the prefix and chooses the next
+// source: the worker's pool, if it has a prefix and was not tried yet; otherwise no source, so that
+// the whole prompt is computed.
 void PrefixRestorer::DropRestored(Sequence* sequence) {
   counters_->Add(EngineCounter::kRestoreFailures);
   sequence->kept.staged.reset();

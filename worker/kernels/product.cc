@@ -228,7 +228,8 @@ HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
 }
 
 // Multiplies one tile by a panel, in as few passes as the registers allow. A panel narrower than
-// kWidth is processed kGrain outputs at a time. If such a panel is quantized, it is widened first.
+// kWidth is processed kGrain outputs at a time. If such a panel is quantized, the caller has
+// converted it to float32 before (WidenPiece).
 template <int R, typename T>
 HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
   // smaller for quantized blocks, because widening needs registers

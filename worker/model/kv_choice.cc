@@ -90,8 +90,8 @@ absl::Status CheckKvOnDevice(const std::string& device, const std::string& field
   if (device == "cpu") return absl::OkStatus();
   for (const char* unsupported : {"quantized", "offloaded", "offloaded_static"}) {
     if (name != unsupported) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": must be dynamic or static with device ", device, "; got ", name));
+    return absl::InvalidArgumentError(absl::StrCat(field, ": with device ", device,
+                                                   ", it must be dynamic or static; got ", name));
   }
   return absl::OkStatus();
 }

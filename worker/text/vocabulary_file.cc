@@ -487,7 +487,10 @@ absl::Status CheckMerges(size_t merges,
     if (piece.type == PieceType::kNormal && !is_character && possible == before)
       return Other("no merge produces the piece \"", piece.text, "\"");
   }
-  if (possible != merges) return Other("some merges of its pieces are missing");
+  if (possible != merges) {
+    return Other("it lists ", merges, " merges, but its pieces allow ", possible,
+                 ": all must be listed");
+  }
   return absl::OkStatus();
 }
 

@@ -40,7 +40,8 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
   uint64_t bytes = 0;
   for (const auto& [object, key, copy, is_verified] : work->objects) {
     if (!is_verified && !object->IsIntact(copy)) {
-      return absl::UnavailableError("an object that was only in RAM could not be read from RAM");
+      return absl::UnavailableError(
+          "an object that was only in RAM left RAM, or its bytes changed");
     }
     bytes += object->bytes();
   }

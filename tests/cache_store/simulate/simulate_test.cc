@@ -41,7 +41,8 @@ struct Published3 {
   const char* trace;
   double lru[5], optimum[5];  // published hit rates, rounded to three digits
   double dense_bar[5];        // minimum hit rates of the default policy for token blocks
-  // minimum hit rates for restore points of the 4B model, for sizes up to 25 %
+  // minimum hit rates for restore points of the 4B model, for the first four cache capacities of
+  // kSizes (fractions of the KV bytes of all blocks)
   double points_bar[4];
 };
 

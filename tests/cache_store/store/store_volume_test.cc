@@ -241,7 +241,7 @@ TEST(VolumeWatchTest, PauseGrowsWithMeasuringTime) {
   EXPECT_EQ(VolumeWatch::PauseAfter(absl::Minutes(5)), absl::Minutes(30));
 }
 
-TEST_P(StoreVolume, VolumeFullOfEntriesPublishesSoon) {
+TEST_P(StoreVolume, PublishesResumeSoonOnVolumeFullOfEntries) {
   OpenFull(40 * kMiB);
   // Publish more than fits into the reserved space.
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);
@@ -255,7 +255,7 @@ TEST_P(StoreVolume, VolumeFullOfEntriesPublishesSoon) {
 
 // All records are in RocksDB's log, and writing them to a table needs space, so erases free nothing
 // until few records are left.
-TEST_P(StoreVolume, VolumeFullOfLogPublishesSoon) {
+TEST_P(StoreVolume, PublishesResumeSoonOnVolumeFullOfLog) {
   volume_bytes_ = 24 * kMiB;
   OpenFull(20 * kMiB);
   EXPECT_LT(RefusedSeconds(6 * kMiB, 10), 10);

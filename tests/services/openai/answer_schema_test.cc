@@ -92,7 +92,7 @@ TEST(AnswerSchema, OnlyAnnotationsOfSchemasAreRemoved) {
             R"("additionalProperties": false})");
 }
 
-TEST(AnswerSchema, ReferencesLeadIntoBuiltSchema) {
+TEST(AnswerSchema, ReferencesAreRewrittenToNewPlace) {
   EXPECT_EQ(Parameters(R"({"type": "object", "$defs": {"P": {"items": {"$ref": "#"}}},
                            "properties": {"a": {"$ref": "#/$defs/P"}, "$ref": {"$ref": "#x"},
                                           "c": {"const": {"$ref": "#/$defs/P"}}}})"),

@@ -171,7 +171,7 @@ TEST(EngineGrammarTest, AbsentTriggerChangesNothing) {
   }
 }
 
-TEST(EngineGrammarTest, GrammarContinuesAfterDrawnTrigger) {
+TEST(EngineGrammarTest, ContinuedAnswerObeysGrammarAfterTrigger) {
   TestWorker worker(GrammarDir(), InvariantOptions());
   EngineRequest request = GrammarRequest(5);
   request.grammar = Compiled({kShip, {"{\"ship\":"}, false});

@@ -166,7 +166,7 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(
         refused.message(),
-        absl::StrCat("kv_cache: must be dynamic or static with device emulated; got ", cache));
+        absl::StrCat("kv_cache: with device emulated, it must be dynamic or static; got ", cache));
   }
   EngineRequest request = Request(Prompt(20));
   request.requested_kv.cache = "static";

@@ -189,7 +189,7 @@ TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
   const std::vector<int32_t> tokens(600, 5);
   std::vector<float> first, second;
   EXPECT_THAT(Error(*gemma, {{&a, tokens, 513, &first}, {&b, tokens, 512, &second}}),
-              AllOf(HasSubstr("logits of 1025"), HasSubstr("those of 1024 tokens")));
+              AllOf(HasSubstr("at most 1024 tokens"), HasSubstr("got 1025 tokens")));
 }
 
 TEST_F(InvariantStepErrors, StepAllocatesAllPartsOrNone) {

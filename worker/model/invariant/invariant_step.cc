@@ -64,9 +64,9 @@ absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConf
     }
   }
   if (want > kStepLogitsMax / config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logits of ", want, " tokens, ", config.vocab_size, " each: a step returns at most ",
-        kStepLogitsMax, " logits, those of ", kStepLogitsMax / config.vocab_size, " tokens"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step returns the logits of at most ", kStepLogitsMax / config.vocab_size,
+                     " tokens (", config.vocab_size, " logits each); got ", want, " tokens"));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::Status room = parts[i].kv->MakeRoom(static_cast<int>(parts[i].tokens.size()));
