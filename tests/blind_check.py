@@ -120,7 +120,7 @@ def is_prose(text):
 
 
 def drawn(commit, count):
-    """Returns {title: [("path:line", text, code)]} with `count` entries of each kind."""
+    """Yields (title, [("path:line", text, code)]) of each kind, with at most `count` entries."""
     tree, source = tree_of(commit), random.Random(commit)
     for title, kind in (("Comments", comments), ("Messages", messages),
                         ("Test names", test_names)):

@@ -41,8 +41,8 @@ class PointCount {
   PointCount& operator=(const PointCount&) = delete;
 
   Noted noted() const;
-  // Starts with the restore points that the opened database contains. The saved drop number may be
-  // higher than `drops`.
+  // Starts with the restore points that the opened database contains. `drops`: number of the last
+  // drop in the database; a higher number in the saved file is kept.
   void Begin(absl::Span<const uint64_t> numbers, uint64_t drops, BootId boot);
   // Call after restore points were committed. Points that are counted already are not counted
   // again; `replaced` points are no longer counted.

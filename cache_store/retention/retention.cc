@@ -81,7 +81,8 @@ class LruRetention final : public Retention {
     if (unit->offered) Offer(key, *unit, true);
   }
 
-  // number of the last request; adopted units get descending numbers below 2^32
+  // Number of the last request. Units from before a restart (Adopt) get descending numbers below
+  // 2^32, so they count as older than all others.
   uint64_t tick_ = uint64_t{1} << 32;
   uint64_t oldest_tick_ = uint64_t{1} << 32;
   absl::flat_hash_map<Key, Unit> units_;

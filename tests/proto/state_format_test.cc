@@ -169,7 +169,7 @@ TEST(StateFormatTest, AcceptedForgedStateReserializesEqually) {
 }
 
 // Request id and adapter name are put into logs and messages without escapes.
-TEST(StateFormat, InvalidStateNamesRefused) {
+TEST(StateFormat, InvalidNamesInStateAreRefused) {
   for (const char* name : {"\xff\xfe", "a b", "a\nb"}) {
     SavedState state = TinyState();
     state.request_id = name;
@@ -178,6 +178,9 @@ TEST(StateFormat, InvalidStateNamesRefused) {
     state.adapter = name;
     EXPECT_FALSE(BuildStateHeader(state, 100).ok()) << name;
   }
+}
+
+TEST(StateFormat, InvalidTemperatureIsRefused) {
   SavedState state = TinyState();
   state.temperature = 1e30F;
   EXPECT_FALSE(BuildStateHeader(state, 100).ok());

@@ -175,12 +175,12 @@ class FetchFlow final : public Flow {
   absl::Duration Budget() const override { return kFetchBudget; }
 
   bool is_again_ = false;
-  // State of the call at the node.
+  // What the node keeps of the call: the next three members.
   std::unique_ptr<FetchSession> session_;
   std::vector<std::pair<uint32_t, uint32_t>> slices_;
   // copies of objects in lent device memory; null: the object has no such copy
   std::map<uint32_t, DeviceRef> copies_;
-  // State of the call at the worker.
+  // What the worker keeps of the call: the next three members.
   std::optional<ObjectBuilder> builder_;
   uint32_t usable_tokens_ = 0;
   Tier tier_ = Tier::kNone;

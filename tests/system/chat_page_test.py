@@ -134,7 +134,7 @@ class ChatPageInBrowser(HttpWorker):
             self.say(page, again[0]["content"])
             self.expect_turn(page, again, 1)
 
-    def test_non_ascii_token_is_explained(self):
+    def test_non_ascii_access_token_is_explained(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
             page.value(f"{FIELD % 'token'}.value = 'caf\u00e9'")

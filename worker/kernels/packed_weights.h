@@ -102,8 +102,9 @@ class PackedWeights {
   }
   // Writes one output's weights as floats: [inputs()]. REQUIRES: the mode that float_mode.h sets.
   void WidenOutput(int64_t output, float* to) const;
-  // Writes one output's block that begins at `input` to `block`, in the layout of a GGUF file; at
-  // most kMaxBlockBytes bytes. REQUIRES: type() is a block type.
+  // Copies a quantized block of weights to `block`, in the layout of a GGUF file: the block of row
+  // `output` whose first column is `input`. Writes at most kMaxBlockBytes bytes. REQUIRES: type()
+  // is a block type.
   static constexpr int64_t kMaxBlockBytes = 210;
   void GatherBlock(int64_t output, int64_t input, std::byte* block) const;
 

@@ -180,7 +180,8 @@ void ReadYarn(Reader* reader, const ModelConfig& config, bool truncate, RopeConf
   rope->attention_factor = static_cast<float>(attention);
   if (!(std::abs(low) <= kMaxDimension && std::abs(high - low) <= kMaxDimension))
     reader->Refuse("rope_theta", rope->theta,
-                   "is too close to 1: the YaRN ramp gets too many column pairs");
+                   absl::StrCat("is too close to 1 for YaRN: the ramp's begin or length exceeds ",
+                                kMaxDimension, " column pairs"));
 }
 
 // Reads the RoPE object of one kind of layer. `truncate`: the field truncate of rope_parameters,

@@ -38,7 +38,8 @@ struct SchemaLimits {
   static constexpr uint64_t kCount = 1'000'000;  // largest minItems, maxLength or other count
   // largest multipleOf without its decimal point: 25 for 2.5
   static constexpr uint64_t kMultipleOf = 10'000;
-  static constexpr uint64_t kMultiplesOf = 20'000;  // sum of all multipleOf without their points
+  // largest sum of all multipleOf, each without its decimal point
+  static constexpr uint64_t kMultiplesOf = 20'000;
 };
 
 // Returns the schema as an object that contains only the enforced keywords, in the order of `text`.

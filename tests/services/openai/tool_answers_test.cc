@@ -197,7 +197,7 @@ TEST_F(ToolAnswersTest, ResponseFormatConstrainsText) {
   EXPECT_EQ(either["finish_reason"] == "tool_calls", either["message"]["content"].is_null());
 }
 
-TEST_F(ToolAnswersTest, StrictToolsAreRefusedWithBodyPath) {
+TEST_F(ToolAnswersTest, StrictSchemaErrorNamesBodyPath) {
   ChatJson body = ChatWithTools();
   ChatJson& function = body["tools"][1]["function"];
   function["parameters"]["properties"] = {{"x", {{"not", ChatJson::object()}}}};
