@@ -81,7 +81,8 @@ def compare(name, ours, theirs):
 
 def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
     """Compares the worker's 64 greedy tokens with those of transformers, which gets the prompt and
-    the worker's earlier tokens as input for each token. Also restores the KV at each of the last boundaries and compares the bits."""
+    the worker's earlier tokens as input for each token. Also restores the KV at each of the last
+    boundaries and compares the bits."""
     boundaries = sorted({*range(chunk, len(ids), chunk), *(c for c in cuts if c < len(ids))})
     answer, ours = probe.answer(model.config.vocab_size, ids=ids, chunk=chunk, cuts=list(cuts),
                                 greedy=GREEDY, restores=boundaries[-restores:])
