@@ -215,7 +215,7 @@ class RoutersOnStore(RoutersTest):
         for flags, reason in ((["--zmq", "localhost 5557"], "localhost 5557: Invalid argument"),
                               (["--fingerprint", "w1"], "must be up to 64 digits"),
                               (["--high-water", "0"], "must be an integer in [1,"),
-                              (["--store", "7080"], '"7080" is no address'),
+                              (["--store", "7080"], 'must be host:port or unix:PATH; got "7080"'),
                               (["--tls-cert", "a"], "tls_key")):
             done = subprocess.run([sys.executable, "-B", "-m", "hearth_cache.events", *flags],
                                   env={**os.environ, "PYTHONPATH": str(PACKAGE)},

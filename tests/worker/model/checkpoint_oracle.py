@@ -83,7 +83,7 @@ def check_script(root):
         assert not make(folder, "--nested --shards 2 --seed 3")
     assert digest(first) == digest(second), "the same arguments wrote other bytes"
     for arguments, word in (("", "exists already"), ("--set x", "NAME=VALUE"),
-                            ("--style old --set layer_types=glllll", "cannot say"),
+                            ("--style old --set layer_types=glllll", "cannot express"),
                             ("--set num_hidden_layers=3", "set layer_types"),
                             ("--shards 1000", "--shards 1000")):
         folder = first if word == "exists already" else root / "never"

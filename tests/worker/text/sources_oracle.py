@@ -180,7 +180,7 @@ def check_differences(binary, make, count, start):
     folder = make("a token that takes spaces")
     folder.change("tokenizer.json", lambda it: it["added_tokens"].append(
         {"id": count, **entry("<tool>", lstrip=True)}))
-    check_refused(binary, folder, "the added token \"<tool>\" must not have lstrip")
+    check_refused(binary, folder, "the added token \"<tool>\" has unsupported lstrip")
 
 
 def check_added(binary, make):
