@@ -19,7 +19,7 @@ namespace {
 constexpr absl::string_view kMagic = "HRTHSTAT";
 // File versions: neither Rules nor a Grammar; Rules only; a Grammar.
 constexpr uint32_t kPlain = 1, kWithRules = 2, kWithGrammar = 3;
-constexpr size_t kMaxSchemaBytes = size_t{64} << 10, kMaxTriggers = 16;
+constexpr size_t kMaxSchemaBytes = size_t{116} << 10, kMaxTriggers = 16;
 constexpr size_t kMaxListed = 1024;  // limit of token ids in each list of Rules
 constexpr absl::string_view kDomain = "hearth.state.v1";
 constexpr size_t kDigestBytes = 8;

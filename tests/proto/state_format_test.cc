@@ -99,7 +99,7 @@ TEST(StateFormatTest, GrammarSurvivesRoundTrip) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_TRUE(parsed->state.grammar == state.grammar);
   EXPECT_EQ(ParseStatePrelude(file)->version, 3u);
-  state.grammar.json_schema.assign((64 << 10) + 1, 'x');
+  state.grammar.json_schema.assign((116 << 10) + 1, 'x');
   EXPECT_FALSE(BuildStateHeader(state, 1).ok());
   state.grammar.json_schema.clear();
   EXPECT_FALSE(BuildStateHeader(state, 1).ok()) << "triggers without a schema";

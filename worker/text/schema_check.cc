@@ -155,6 +155,9 @@ constexpr std::initializer_list<absl::string_view> kCounts = {
 constexpr std::initializer_list<absl::string_view> kBounds = {
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 
+// Keywords that restrict no values; $ref in any schema may need them.
+constexpr std::initializer_list<absl::string_view> kShared = {"$defs", "definitions", "$schema"};
+
 // Returns the value of a number's digits without decimal point and negative exponent: 25 for 2.5,
 // 10 for 10.0. Returns UINT64_MAX if the number is too large or has too many digits.
 uint64_t Digits(const Json& number) {
@@ -296,8 +299,6 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
   if (!schema->is_object()) return Refuse(path, "must be a schema: an object, true or false");
   const bool combines = schema->contains("anyOf") || schema->contains("oneOf") ||
                         schema->contains("$ref") || schema->contains("allOf");
-  intersects_ = intersects_ || (combines && schema->size() > 1) || schema->contains("allOf") ||
-                schema->contains("patternProperties");
   may_close_ =
       may_close_ && !schema->contains("allOf") && !(combines && schema->contains("properties"));
   std::set<std::string> dropped;
@@ -313,6 +314,10 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
     if (IsOneOf(key, kCounts) && value.is_number_float()) value = value.get<uint64_t>();
     kept[key] = std::move(value);
   }
+  size_t asserting = 0;  // number of keywords that restrict values
+  for (const auto& [key, value] : kept.items()) asserting += IsOneOf(key, kShared) ? 0 : 1;
+  intersects_ = intersects_ || (combines && asserting > 1) || kept.contains("allOf") ||
+                kept.contains("patternProperties");
   absl::Status status;
   VisitSchemas(path, kept, [&](const std::string& at, Json& one) {
     status = Check(at, &one);

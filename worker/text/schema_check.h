@@ -20,13 +20,16 @@ namespace hearth {
 // Limits of a schema, so that it compiles within 250 ms into a grammar of at most 64 MiB.
 struct SchemaLimits {
   static constexpr size_t kTextBytes = size_t{1} << 20;  // JSON text with its descriptions
-  static constexpr size_t kBytes = size_t{64} << 10;     // JSON text without descriptions
-  static constexpr size_t kDepth = 64;                   // nesting of the JSON text
-  static constexpr size_t kKeys = 1024;                  // keys of each object of the JSON text
-  static constexpr size_t kValues = 20'000;              // values in the JSON text
-  static constexpr size_t kNodes = 5'000;                // schemas in the schema, including itself
-  static constexpr size_t kProperties = 1'000;           // properties of an object
-  static constexpr size_t kOptional = 400;               // optional properties of an object
+  // JSON text without descriptions: 64 KiB for the schemas of a chat's tools, and 416 bytes for the
+  // call of each of 128 tools (about 146 bytes, and twice a name of up to 128 bytes).
+  // proto/state_format.cc has the same limit.
+  static constexpr size_t kBytes = (size_t{64} << 10) + size_t{128} * 416;
+  static constexpr size_t kDepth = 64;          // nesting of the JSON text
+  static constexpr size_t kKeys = 1024;         // keys of each object of the JSON text
+  static constexpr size_t kValues = 20'000;     // values in the JSON text
+  static constexpr size_t kNodes = 5'000;       // schemas in the schema, including itself
+  static constexpr size_t kProperties = 1'000;  // properties of an object
+  static constexpr size_t kOptional = 400;      // optional properties of an object
   static constexpr size_t kBranches = 256;      // schemas in an anyOf, oneOf, allOf or prefixItems
   static constexpr size_t kEnumValues = 1'000;  // values of an enum
   static constexpr size_t kStructures = 1'000;  // arrays and objects in all const and enum

@@ -228,7 +228,8 @@ TEST(SchemaCheckTest, PatternAndNumberLimitsAreExact) {
       {Multiples({"2.50"}), Multiples({"1e16"}), "#/anyOf/0/multipleOf: must be at most 10000"},
       {Multiples({"1e-7"}), Multiples({"10000", "0.26", "9975"}),
        "decimal points must be at most 20000; got 20001"},
-      {Bytes(65536), Bytes(65537), "must have at most 65536 bytes without descriptions; got 65537"},
+      {Bytes(118784), Bytes(118785),
+       "must have at most 118784 bytes without descriptions; got 118785"},
       {R"({"maxItems":1e6})", R"({"maxItems":1000001})", "must be a whole number in [0, 1000000]"},
       {R"({"minimum":1e308})", R"({"minimum":1e309})", "#: numbers must fit a double"},
   });
@@ -251,6 +252,14 @@ TEST(SchemaCheckTest, MultiplesThatMeetHaveALimitTogether) {
               refused);
   EXPECT_THAT(Checked(R"({"multipleOf":9973,"anyOf":[{"multipleOf":7}]})"), refused);
   EXPECT_THAT(Checked(R"({"anyOf":[{"multipleOf":9973},{"multipleOf":9967}]})"), HasSubstr("9967"));
+  // Keywords beside anyOf that restrict no values.
+  for (const char* beside :
+       {R"("$defs":{"a":{}})", R"("definitions":{"a":{}})",
+        R"("$schema":"https://json-schema.org/draft/2020-12/schema")", R"("description":"d")"}) {
+    const std::string branches = R"("anyOf":[{"multipleOf":9973},{"multipleOf":9967}])";
+    EXPECT_THAT(Checked(absl::StrCat("{", branches, ",", beside, "}")), HasSubstr("9967"));
+    EXPECT_THAT(Checked(absl::StrCat("{", branches, ",", beside, R"(,"minimum":1})")), refused);
+  }
 }
 
 TEST(SchemaCheckTest, StructuresInConstantsHaveALimit) {
