@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/serving/canonical_json.h"
@@ -71,7 +72,8 @@ bool LeavesOthersOpen(JsonValue schema) {
 
 // SchemaWriter: appends a changed copy of a schema of the request (see answer_schema.h).
 //
-// Stops soon after the output has more than kMaxSchemaBytes. Ownership: borrows the output.
+// Stops soon after the output has more than kMaxSchemaBytes: it then appends at most one more key,
+// one more string and the closing brackets. Ownership: borrows the output.
 class SchemaWriter {
  public:
   // `base`: place of the schema inside the built schema, such as "/$defs/NAME". `closes`: objects
@@ -86,7 +88,7 @@ class SchemaWriter {
 
  private:
   void Write(JsonValue schema, bool is_root = false, bool is_parameters = false) {
-    if (!schema.is_object()) return schema.Write(out_);
+    if (!schema.is_object()) return Copy(schema);
     bool is_first = true;
     const auto begin = [&](absl::string_view name) { BeginField(name, &is_first); };
     out_->push_back('{');
@@ -110,7 +112,7 @@ class SchemaWriter {
   void BeginField(absl::string_view name, bool* is_first) {
     if (!*is_first) out_->append(kJsonBetweenItems);
     *is_first = false;
-    AppendJsonString(name, out_);
+    AppendJsonString(name.substr(0, kStopBytes), out_);
     out_->append(kJsonAfterKey);
   }
   void WriteValue(Keyword keyword, JsonValue value) {
@@ -125,8 +127,8 @@ class SchemaWriter {
     if (keyword == Keyword::kMap && value.is_object()) return WriteMap(value);
     const bool is_local = value.name() == "$ref" && value.is_string() &&
                           (value.Is("#") || absl::StartsWith(*value.Text(), "#/"));
-    if (!is_local) return value.Write(out_);
-    AppendJsonString(absl::StrCat("#", base_, value.Text()->substr(1)), out_);
+    if (!is_local) return Copy(value);
+    AppendJsonString(absl::StrCat("#", base_, value.Text()->substr(1, kStopBytes)), out_);
   }
   void WriteList(JsonValue list) {
     out_->push_back('[');
@@ -150,6 +152,10 @@ class SchemaWriter {
     out_->push_back('}');
   }
 
+  void Copy(JsonValue value) { value.Write(out_, kStopBytes); }
+
+  // An output of this size is refused, so the rest of the schema is not copied.
+  static constexpr size_t kStopBytes = kMaxSchemaBytes + 1;
   const absl::string_view base_;
   const bool closes_;
   std::string* const out_;
@@ -223,6 +229,11 @@ SchemaPaths PathsOf(const AnswerShape& shape) {
 
 std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths) {
   const absl::string_view whole = message;
+  if (!paths.empty() && absl::ConsumePrefix(&message, "grammar: ")) {
+    // The body has the fields of sampling at its root.
+    return absl::StrCat(paths.back().second, ": ",
+                        absl::StrReplaceAll(message, {{" sampling.", " "}}));
+  }
   if (paths.empty() || !absl::ConsumePrefix(&message, "grammar.json_schema: ")) {
     return std::string(whole);
   }

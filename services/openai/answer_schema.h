@@ -55,7 +55,8 @@ using SchemaPaths = std::vector<std::pair<std::string, std::string>>;
 SchemaPaths PathsOf(const AnswerShape& shape);
 // Replaces the place in an error message of the grammar by the path in the request's body:
 // "grammar.json_schema: #/$defs/f/items: ..." becomes "tools[0].function.parameters.items: ...".
-// Returns other messages unchanged.
+// An error about the whole grammar, "grammar: ...", gets the path of the place "#". Returns other
+// messages unchanged.
 std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths);
 
 // Appends the schema of the answer as JSON text: at most kMaxSchemaBytes of schemas, and the

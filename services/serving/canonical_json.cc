@@ -19,7 +19,8 @@ class CanonicalWriter {
   using Text = std::string;
   bool null() { return Add("null"); }
   bool boolean(bool value) { return Add(value ? "true" : "false"); }
-  bool number_integer(int64_t value) { return Add(absl::StrCat(value)); }
+  // The parser calls number_integer with 0 only for -0.
+  bool number_integer(int64_t value) { return Add(absl::StrCat(value == 0 ? "-" : "", value)); }
   bool number_unsigned(uint64_t value) { return Add(absl::StrCat(value)); }
   bool number_float(double /*value*/, const Text& digits) { return Add(digits); }
   bool string(const Text& value) {

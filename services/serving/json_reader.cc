@@ -71,7 +71,7 @@ struct JsonNodes {
     kNull,
     kFalse,
     kTrue,
-    kInteger,   // a negative integer
+    kInteger,   // a negative integer, or 0 for the text -0
     kUnsigned,  // an integer of at least 0
     kFloat,
     kString,
@@ -154,7 +154,7 @@ void JsonNodes::WriteTo(uint32_t at, const Form& form, std::string* out) const {
       out->append(node.type == Type::kTrue ? "true" : "false");
       return;
     case Type::kInteger:
-      absl::StrAppend(out, node.integer);
+      absl::StrAppend(out, node.integer == 0 ? "-" : "", node.integer);  // the parser reads -0 as 0
       return;
     case Type::kUnsigned:
       absl::StrAppend(out, node.number);
@@ -508,8 +508,8 @@ std::string JsonValue::Quote() const {
   return absl::StrCat(text.substr(0, end), "...");
 }
 
-void JsonValue::Write(std::string* out) const {
-  nodes_->WriteTo(at_, {kJsonBetweenItems, kJsonAfterKey, out->max_size()}, out);
+void JsonValue::Write(std::string* out, size_t most_bytes) const {
+  nodes_->WriteTo(at_, {kJsonBetweenItems, kJsonAfterKey, most_bytes}, out);
 }
 
 absl::Status JsonValue::Bad(absl::string_view must) const {

@@ -81,8 +81,9 @@ class JsonValue {
   std::string Path() const;
   // Returns the value as JSON text, shortened like Quoted.
   std::string Quote() const;
-  // Appends the whole value as canonical JSON text (canonical_json.h).
-  void Write(std::string* out) const;
+  // Appends the value as canonical JSON text (canonical_json.h). Stops soon after `out` has
+  // `most_bytes` bytes: then the text is not whole.
+  void Write(std::string* out, size_t most_bytes = SIZE_MAX) const;
   // Returns kInvalidArgument "PATH: must be `must`; got VALUE".
   absl::Status Bad(absl::string_view must) const;
   // Returns kInvalidArgument "PATH: `why`".

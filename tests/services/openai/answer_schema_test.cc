@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/services/openai/hostile_bodies.h"
+#include "worker/text/schema_check.h"
 
 namespace hearth {
 namespace {
@@ -156,7 +157,10 @@ TEST(AnswerSchema, GrammarErrorsGetBodyPath) {
   EXPECT_EQ(WithBodyPath("grammar.json_schema: #/items/0: is wrong", alone),
             "form.x.items[0]: is wrong");
   EXPECT_EQ(WithBodyPath("grammar.json_schema: too complex", alone), "form.x: too complex");
-  for (const char* other : {"grammar: needs a tokenizer", "grammar.triggers: are too many", ""}) {
+  EXPECT_EQ(WithBodyPath("grammar: needs a tokenizer", paths), "tools: needs a tokenizer");
+  EXPECT_EQ(WithBodyPath("grammar: cannot be combined with sampling.min_tokens 3", alone),
+            "form.x: cannot be combined with min_tokens 3");
+  for (const char* other : {"grammar.triggers: are too many", "chat: is empty", ""}) {
     EXPECT_EQ(WithBodyPath(other, paths), other);
   }
 }
@@ -174,14 +178,41 @@ TEST(AnswerSchema, SchemasOver64KiBAreRefused) {
   }
 }
 
+// The worker also counts the objects around the parameters.
+TEST(AnswerSchema, LargestSchemaFitsWorkersLimit) {
+  AnswerShape shape;
+  std::vector<JsonDocument> documents;
+  documents.reserve(128);
+  size_t bytes = 0;
+  for (size_t i = 0; i < 128; ++i) {
+    const std::string name = absl::StrCat(std::string(125, 'n'), 100 + i);
+    const size_t more = (kMaxSchemaBytes - bytes) / (128 - i) - name.size() - 50;
+    documents.push_back(
+        Document(absl::StrCat(R"({"type": "object", "enum": [")", std::string(more, 'e'), "\"]}")));
+    shape.calls.push_back({name, "p", documents.back().root()});
+    bytes += name.size() + more + 50;
+  }
+  std::string out;
+  const absl::Status status = AppendAnswerSchema(shape, &out);
+  ASSERT_TRUE(status.ok()) << status;
+  const std::string counted = nlohmann::ordered_json::parse(out).dump();
+  EXPECT_GT(counted.size(), kMaxSchemaBytes + 128 * 300);
+  EXPECT_LE(counted.size(), SchemaLimits::kBytes);
+}
+
 // Schemas whose copy would be very large: the copying must stop near the limit.
 TEST(AnswerSchema, HugeSchemasGiveBoundedOutput) {
   std::string deep = "true";
   for (int i = 0; i < 31; ++i) deep = absl::StrCat(R"({"properties": {"a": )", deep, "}}");
+  std::string values = "{\"enum\":[0";
+  for (int i = 0; i < 250000; ++i) values += ",0";
+  const std::string text(1 << 20, 'x');
   std::string wide = "{\"properties\":{\"a\":1";
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&wide, ",\"p", i, "\":{\"$ref\":\"#\"}");
   for (const std::string& schema :
-       {deep, wide + "}}", Repeated(R"({"anyOf":[)", R"({"$ref":"#"})", "]}"),
+       {deep, wide + "}}", values + "]}", absl::StrCat("{\"", text, "\":1}"),
+        absl::StrCat("{\"const\":\"", text, "\"}"), absl::StrCat("{\"$ref\":\"#/", text, "\"}"),
+        Repeated(R"({"anyOf":[)", R"({"$ref":"#"})", "]}"),
         Repeated(R"({"anyOf":[)", ObjectOfKeys(1024, "", "{}"), "]}"),
         Repeated(R"({"anyOf":[)", R"({"properties":{"a":{}},"required":["b"]})", "]}")}) {
     EXPECT_LE(SchemaOf(schema).size(), 2 * kMaxSchemaBytes);

@@ -28,6 +28,7 @@ TEST(CanonicalJson, LayoutAndEscapesAreNormalised) {
 
 TEST(CanonicalJson, NumbersKeepTheirDigits) {
   EXPECT_EQ(Canonical("[12.50,1e2,18446744073709551615]"), "[12.50, 1e2, 18446744073709551615]");
+  EXPECT_EQ(Canonical("[-0,0,-0.0,-5]"), "[-0, 0, -0.0, -5]");
 }
 
 TEST(CanonicalJson, InvalidJsonLeavesOutputUnchanged) {
@@ -39,7 +40,7 @@ TEST(CanonicalJson, InvalidJsonLeavesOutputUnchanged) {
 }
 
 TEST(CanonicalJson, JsonValueWritesSameForm) {
-  const std::string text = R"({"b":[1,2.5,{"c":"é\n"}],"a":null,"d":{},"e":[]})";
+  const std::string text = R"({"b":[1,-0,2.5,{"c":"é\n"}],"a":null,"d":{},"e":[]})";
   const auto document = JsonDocument::Parse(text, "it");
   ASSERT_TRUE(document.ok());
   std::string written;
@@ -49,6 +50,19 @@ TEST(CanonicalJson, JsonValueWritesSameForm) {
   written.clear();
   JsonDocument::Parse(large, "it")->root().Write(&written);
   EXPECT_EQ(written, Canonical(large));
+}
+
+TEST(CanonicalJson, WriteStopsSoonAfterLimit) {
+  std::string list = "[0";
+  for (int i = 0; i < 100000; ++i) list += ",0";
+  for (const std::string& text : {list + "]", "[\"" + std::string(100000, 'x') + "\"]"}) {
+    const auto document = JsonDocument::Parse(text, "it");
+    ASSERT_TRUE(document.ok());
+    std::string written = "<";
+    document->root().Write(&written, 1000);
+    EXPECT_GE(written.size(), 1000u);
+    EXPECT_LE(written.size(), 1010u);
+  }
 }
 
 }  // namespace
