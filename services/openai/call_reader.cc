@@ -80,7 +80,13 @@ void CallReader::Push(absl::string_view text, std::vector<CallPiece>* pieces) {
   }
 }
 
-void CallReader::Finish(std::vector<CallPiece>* pieces) { Release(State::kAfter, pieces); }
+void CallReader::Finish(std::vector<CallPiece>* pieces) {
+  is_cut_ = state_ == State::kArguments;
+  const bool is_after_call =
+      state_ == State::kCallEnd || state_ == State::kListNext || state_ == State::kAfter;
+  if (is_after_call) held_.clear();
+  Release(State::kAfter, pieces);
+}
 
 bool CallReader::Release(State next, std::vector<CallPiece>* pieces) {
   Add(CallPiece::kText, 0, held_, pieces);
@@ -131,6 +137,7 @@ bool CallReader::TakeLineStart(char c, std::vector<CallPiece>* pieces) {
     state_ = State::kFence;
     return true;
   }
+  is_fenced_ = false;
   BeginHead(/*in_list=*/false);
   return false;
 }
@@ -140,6 +147,7 @@ bool CallReader::TakeLineStart(char c, std::vector<CallPiece>* pieces) {
 bool CallReader::TakeFence(char c, std::vector<CallPiece>* pieces) {
   if (state_ == State::kBelowFence) {
     if (c == '{' || c == '[') {
+      is_fenced_ = true;
       BeginHead(/*in_list=*/false);
       return false;
     }
@@ -207,22 +215,36 @@ void CallReader::TakeArgument(char c, std::vector<CallPiece>* pieces) {
 }
 
 bool CallReader::TakeAfterCall(char c, std::vector<CallPiece>* pieces) {
-  if (state_ == State::kAfter) {
-    line_ended_ |= c == '\n';
-    if (IsWhite(c) || c == '`') return true;
-    return Release(line_ended_ ? State::kLineStart : State::kLine, pieces);
+  if (IsWhite(c) || (state_ == State::kAfter && c == '`')) {
+    held_ += c;
+    return true;
   }
-  if (IsWhite(c)) return true;
+  if (state_ == State::kAfter) return LeaveCalls(pieces);
   if (state_ == State::kListNext && c == ',') {
+    held_.clear();
     BeginHead(/*in_list=*/true);
     return true;
   }
   const char end = state_ == State::kCallEnd ? '}' : ']';
   if (c != end) return Release(State::kLine, pieces);
+  held_.clear();
   const bool goes_on = state_ == State::kCallEnd && in_list_;
   state_ = goes_on ? State::kListNext : State::kAfter;
-  line_ended_ = false;
   return true;
+}
+
+bool CallReader::LeaveCalls(std::vector<CallPiece>* pieces) {
+  // Drop the closing fence of the call: a line of backticks alone.
+  const size_t marks = std::min(held_.find('`'), held_.size());
+  const size_t rest = std::min(held_.find_first_not_of('`', marks), held_.size());
+  if (is_fenced_ && rest - marks >= kFenceMarks && held_.find('\n', rest) != held_.npos) {
+    held_.erase(0, rest);
+  }
+  const size_t line_end = held_.rfind('\n');
+  if (line_end == held_.npos || !MayCall()) return Release(State::kLine, pieces);
+  head_ = std::min(held_.find('`', line_end), held_.size());
+  state_ = head_ == held_.size() ? State::kLineStart : State::kFence;
+  return false;
 }
 
 ReadAnswer ReadCalls(const CallRules& rules, absl::string_view text) {
@@ -240,11 +262,13 @@ ReadAnswer ReadCalls(const CallRules& rules, absl::string_view text) {
       answer.calls[piece.call].arguments += piece.text;
     }
   }
+  answer.is_cut = reader.is_cut();
   return answer;
 }
 
-std::string CallId(absl::string_view request_id, size_t answer, size_t call) {
-  const Digest digest = Sha256(absl::StrCat(request_id, " ", answer, " ", call));
+std::string CallId(absl::string_view request_id, size_t earlier_calls, size_t answer, size_t call) {
+  const Digest digest =
+      Sha256(absl::StrCat(request_id, " ", earlier_calls, " ", answer, " ", call));
   return absl::StrCat("call_", DigestHex(digest).substr(0, kIdDigits));
 }
 

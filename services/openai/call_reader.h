@@ -3,8 +3,9 @@
 // A call is {"name": NAME, "parameters": OBJECT}, alone or in a list, at the beginning of a line; a
 // code fence such as "```json" may precede it. NAME is the name of a tool of the request. The rest
 // of the answer is text. The reader holds back text that may be the beginning of a call: white
-// space at the beginning of the answer, a fence, and a call up to its parameters. It drops the
-// white space and the fences around a call, and passes on all other text unchanged.
+// space at the beginning of the answer, a fence, and a call up to its parameters. After a call, it
+// holds back white space and backticks, and drops them at the end of the answer and before another
+// call. It drops the fences around a call, and passes on all other text unchanged.
 //
 //   text --> [line start] --{--> head --"parameters": {--> arguments --}--> after the calls
 //               ^   |               |                          ^               |
@@ -46,10 +47,13 @@ class CallReader {
 
   // Reads the next part of the answer's text. Appends the pieces whose kind is now certain.
   void Push(absl::string_view text, std::vector<CallPiece>* pieces);
-  // Ends the answer: appends the text that is still held back.
+  // Ends the answer: appends the text that is still held back, except white space and backticks
+  // after a call.
   void Finish(std::vector<CallPiece>* pieces);
   // Returns the number of calls found so far, including an unfinished call.
   size_t calls() const { return calls_; }
+  // Returns whether the answer ended inside the parameters of a call. REQUIRES: Finish was called.
+  bool is_cut() const { return is_cut_; }
 
  private:
   enum class State : uint8_t {
@@ -72,6 +76,8 @@ class CallReader {
   bool TakeHead(char c, std::vector<CallPiece>* pieces);
   void TakeArgument(char c, std::vector<CallPiece>* pieces);
   bool TakeAfterCall(char c, std::vector<CallPiece>* pieces);
+  // Handles the first character after the calls that is neither white space nor a backtick.
+  bool LeaveCalls(std::vector<CallPiece>* pieces);
   // Appends the text that was held back, and changes to the state `next`. Returns false.
   bool Release(State next, std::vector<CallPiece>* pieces);
   void BeginHead(bool in_list);
@@ -87,7 +93,8 @@ class CallReader {
   size_t depth_ = 0;         // number of open braces and brackets in the parameters
   bool in_string_ = false;   // inside a string of the parameters
   bool is_escaped_ = false;  // after a backslash in a string of the parameters
-  bool line_ended_ = false;  // a line ended after the last call
+  bool is_fenced_ = false;   // the current call is below a fence
+  bool is_cut_ = false;      // the answer ended inside the parameters of a call
 };
 
 // A whole answer, split into text and calls.
@@ -97,12 +104,14 @@ struct ReadAnswer {
   };
   std::string text;
   std::vector<Call> calls;
+  bool is_cut = false;  // the answer ended inside the arguments of a call
 };
 ReadAnswer ReadCalls(const CallRules& rules, absl::string_view text);
 
-// Returns the id of a call. It depends only on the id of the request and on the indexes of the
-// answer and the call.
-std::string CallId(absl::string_view request_id, size_t answer, size_t call);
+// Returns the id of a call. It depends only on the id of the request, the number of calls in the
+// request's chat, and the indexes of the answer and the call. A client may send several requests of
+// one chat with the same request id.
+std::string CallId(absl::string_view request_id, size_t earlier_calls, size_t answer, size_t call);
 
 }  // namespace hearth
 

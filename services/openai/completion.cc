@@ -63,6 +63,12 @@ std::string WithBodyFieldPath(absl::string_view message) {
   return said;
 }
 
+// Replaces the place in an error about the grammar by the path in the request's body.
+absl::Status AtBodyPath(const absl::Status& status, const SchemaPaths& paths) {
+  if (!absl::StartsWith(status.message(), "grammar")) return status;
+  return absl::Status(status.code(), WithBodyPath(status.message(), paths));
+}
+
 std::string ErrorBody(const absl::Status& status) {
   const int http = HttpStatusOf(status.code());
   const std::string message = WithBodyFieldPath(status.message());
@@ -146,7 +152,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddTokens(size_t index, const TokenDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the calls of a streamed answer: sends the text that is still held back. Returns whether
-  // the answer has calls.
+  // the answer has calls, all with complete arguments.
   bool EndCalls(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndPart(Part* part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts newly allocated memory against the HTTP memory budget. If the budget is exhausted, the
@@ -293,7 +299,7 @@ absl::Status Completion::Begin(Part* part, const std::string& tenant) {
   } else {
     if (request_.answer.strict.has_value()) {
       const auto strict = generator_->CompileGrammar(*request_.answer.strict);
-      if (!strict.ok()) return strict.status();
+      if (!strict.ok()) return AtBodyPath(strict.status(), request_.answer.strict_paths);
     }
     v1::GenerateRequest request = request_.common;
     *request.mutable_prompt() = std::move(prompt);
@@ -446,7 +452,7 @@ bool Completion::EndCalls(size_t index) {
   std::vector<CallPiece> pieces;
   reader.Finish(&pieces);
   SendPieces(index, pieces, "null");
-  return reader.calls() > 0;
+  return reader.calls() > 0 && !reader.is_cut();
 }
 
 void Completion::EndPart(Part* part, const absl::Status& status) {
@@ -461,14 +467,11 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
   // Even if max_tokens is 0, the engine generates one token, so the prompt must be shorter than the
   // context.
   const bool is_full = request_.only_echo && absl::StartsWith(status.message(), "max_new_tokens: ");
-  if (absl::StartsWith(status.message(), "grammar.json_schema")) {
-    return Fail(absl::Status(status.code(), WithBodyPath(status.message(), request_.answer.paths)));
-  }
   Fail(is_full ? WithReason(absl::InvalidArgumentError(
                                 "prompt: fills the model's context, but max_tokens 0 needs room "
                                 "for one token; shorten it by one token"),
                             kContextLengthExceeded)
-               : status);
+               : AtBodyPath(status, request_.answer.paths));
 }
 
 HttpHeaders Completion::Headers(const char* type) const {
@@ -503,7 +506,7 @@ void Completion::SendPieces(size_t index, const std::vector<CallPiece>& pieces,
       AppendJsonString(piece.text, &said);
     } else if (piece.kind == CallPiece::kName) {
       said = absl::StrCat("{\"tool_calls\":[{\"index\":", piece.call, ",\"id\":\"",
-                          CallId(terms_.request_id, index, piece.call),
+                          CallId(terms_.request_id, request_.earlier_calls, index, piece.call),
                           "\",\"type\":\"function\",\"function\":{\"name\":\"", piece.text,
                           "\",\"arguments\":\"\"}}]");
     } else {
@@ -548,7 +551,9 @@ void Completion::BeginStream() {
   BeginAnswer();
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (request_.is_chat) {
-      SendChunk(i, R"({"role":"assistant","content":""})");
+      // As in OpenAI's API: no content if the answer may begin with calls.
+      SendChunk(i, choices_[i].calls.has_value() ? R"({"role":"assistant","content":null})"
+                                                 : R"({"role":"assistant","content":""})");
     } else if (request_.echo) {
       std::string text;
       AppendJsonString(echoes_[i / n_].text, &text);
@@ -597,7 +602,7 @@ void Completion::WriteMessage(size_t index, absl::string_view text, const ReadAn
   }
   for (size_t i = 0; i < answer.calls.size(); ++i) {
     out->Append(absl::StrCat(i == 0 ? ",\"tool_calls\":[" : ",", "{\"id\":\"",
-                             CallId(terms_.request_id, index, i),
+                             CallId(terms_.request_id, request_.earlier_calls, index, i),
                              "\",\"type\":\"function\",\"function\":{\"name\":\"",
                              answer.calls[i].name, "\",\"arguments\":"));
     out->AppendString(answer.calls[i].arguments);
@@ -613,7 +618,7 @@ void Completion::WriteChoice(size_t index, const Choice& choice, const Echo& ech
   if (may_call && out->Hold(choice.text.size()))
     answer = ReadCalls(request_.answer.calls, choice.text);
   const char* const said = choice.finish_reason == nullptr ? "stop" : choice.finish_reason;
-  const bool calls = !answer.calls.empty() && absl::string_view(said) == "stop";
+  const bool calls = !answer.calls.empty() && !answer.is_cut && absl::string_view(said) == "stop";
   out->Append(absl::StrCat("{\"index\":", index, ",\"finish_reason\":\"",
                            calls ? "tool_calls" : said, "\","));
   if (request_.is_chat) {

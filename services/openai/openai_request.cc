@@ -258,13 +258,13 @@ void RequestLogprobs(uint64_t alternatives, OpenAiRequest* request) {
   request->common.mutable_sampling()->set_logprobs(static_cast<uint32_t>(alternatives));
 }
 
-// Checks the size of a text here, where its path in the body is known: the prompt's messages differ
-// from the body's.
-absl::Status CheckSize(JsonValue text) {
-  const size_t bytes = text.Text()->size();
+// Checks the size of a text of the prompt here, where the path in the body is known: the prompt's
+// messages differ from the body's. The text was made from the value `source`.
+absl::Status CheckSize(JsonValue source, size_t bytes) {
   if (bytes <= kMaxTextBytes) return absl::OkStatus();
-  return text.Refuse(absl::StrCat("has ", bytes, " bytes; the limit is ", kMaxTextBytes));
+  return source.Refuse(absl::StrCat("has ", bytes, " bytes; the limit is ", kMaxTextBytes));
 }
+absl::Status CheckSize(JsonValue text) { return CheckSize(text, text.Text()->size()); }
 
 // ChatReader: reads the messages of a chat request.
 struct ChatReader {
@@ -347,6 +347,7 @@ absl::Status ChatReader::ReadContent(JsonValue message, JsonValue role, v1::Chat
   const std::string text = made->parts().empty() ? "" : made->parts().rbegin()->text();
   absl::StatusOr<std::string> with_calls = history.TextWithCalls(text, *calls);
   if (!with_calls.ok()) return with_calls.status();
+  if (absl::Status s = CheckSize(message, with_calls->size()); !s.ok()) return s;
   if (made->parts().empty() && !with_calls->empty()) made->add_parts();
   if (!made->parts().empty()) made->mutable_parts()->rbegin()->set_text(*std::move(with_calls));
   return absl::OkStatus();
@@ -359,6 +360,7 @@ absl::Status ChatReader::MakeResult(JsonValue message, v1::ChatMessage* made) {
   size_t order = 0;
   absl::StatusOr<std::string> result = history.ResultText(message, text, &order);
   if (!result.ok()) return result.status();
+  if (absl::Status s = CheckSize(message, result->size()); !s.ok()) return s;
   made->clear_parts();
   made->add_parts()->set_text(*std::move(result));
   results.emplace_back(order, std::move(*made));
@@ -506,8 +508,11 @@ uint64_t OpenAiRequest::bytes() const {
   for (const auto* texts : {&bad_words, &answer.calls.names}) {
     for (const std::string& text : *texts) sum += sizeof(text) + text.capacity();
   }
-  for (const auto& [place, path] : answer.paths)
-    sum += sizeof(answer.paths[0]) + place.capacity() + path.capacity();
+  for (const SchemaPaths* paths : {&answer.paths, &answer.strict_paths}) {
+    for (const auto& [place, path] : *paths) {
+      sum += sizeof(paths->front()) + place.capacity() + path.capacity();
+    }
+  }
   if (answer.strict.has_value()) sum += answer.strict->SpaceUsedLong();
   return sum;
 }
@@ -562,6 +567,10 @@ absl::Status AddChat(JsonFields* fields, const std::vector<Tool>& tools, bool ke
     first->set_role("system");
     v1::ContentPart* const part = first->add_parts();
     part->set_text(ToolsText(tools));
+    const std::optional<JsonValue> listed = fields->Find("tools");
+    if (listed.has_value()) {
+      if (absl::Status s = CheckSize(*listed, part->text().size()); !s.ok()) return s;
+    }
     part->set_cache_breakpoint(keeps_system);
   }
   ChatReader reader{chat, &request->unknown, !keeps_system, request->common.ttl_s()};
@@ -579,6 +588,7 @@ absl::Status AddChat(JsonFields* fields, const std::vector<Tool>& tools, bool ke
   chat->set_omit_generation_prompt(!opens_answer && !continues);
   chat->set_continue_final_message(continues);
   request->common.set_ttl_s(reader.ttl_s);
+  request->earlier_calls = reader.history.calls();
   request->prompts.push_back(std::move(prompt));
   return absl::OkStatus();
 }
@@ -593,13 +603,14 @@ absl::Status Constrain(absl::StatusOr<AnswerRules> rules, OpenAiRequest* request
 }
 
 // Reads the messages, tools and tool choice of a chat, and the form of its answer.
-absl::Status AddToolChat(JsonFields* fields, bool keeps_system, OpenAiRequest* request) {
+absl::Status AddToolChat(JsonFields* fields, bool keeps_system, const JsonLimits& limits,
+                         OpenAiRequest* request) {
   const absl::StatusOr<std::vector<Tool>> tools =
       ReadTools(fields->Find("tools"), &request->unknown);
   if (!tools.ok()) return tools.status();
   const absl::StatusOr<ToolChoice> choice = ReadToolChoice(fields->Find("tool_choice"), *tools);
   if (!choice.ok()) return choice.status();
-  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(fields);
+  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(fields, limits);
   if (!form.ok()) return form.status();
   bool parallel = true;
   fields->Bool("parallel_tool_calls", &parallel);
@@ -610,7 +621,7 @@ absl::Status AddToolChat(JsonFields* fields, bool keeps_system, OpenAiRequest* r
 
 }  // namespace
 
-absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
+absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const JsonLimits& limits) {
   OpenAiRequest request;
   request.is_chat = true;
   bool is_explicit = false, logprobs = false;
@@ -625,11 +636,12 @@ absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body) {
   }
   if (!fields.status().ok()) return fields.status();
   if (logprobs) RequestLogprobs(alternatives, &request);
-  if (absl::Status s = AddToolChat(&fields, !is_explicit, &request); !s.ok()) return s;
+  if (absl::Status s = AddToolChat(&fields, !is_explicit, limits, &request); !s.ok()) return s;
   return request;
 }
 
-absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens) {
+absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens,
+                                              const JsonLimits& limits) {
   OpenAiRequest request;
   bool is_explicit = false;
   uint64_t alternatives = 0;
@@ -652,7 +664,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
   fields.Add(reader.ReadTruncation(&fields, request.common.max_new_tokens()));
   if (!fields.status().ok()) return fields.status();
   if (absl::Status s = reader.ReadAll(body, &request); !s.ok()) return s;
-  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(&fields);
+  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(&fields, limits);
   if (!form.ok()) return form.status();
   const absl::Status status = Constrain(RulesOf({}, {}, /*parallel=*/true, *form), &request);
   if (!status.ok()) return status;

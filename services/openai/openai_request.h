@@ -44,6 +44,7 @@ struct OpenAiRequest {
   // words that are never generated; the caller converts them to token ids
   std::vector<std::string> bad_words;
   AnswerRules answer;  // allowed calls and grammar of the answer; `common` has the grammar, too
+  size_t earlier_calls = 0;  // number of tool calls in the messages of the chat
   UnknownFields unknown;
 
   uint64_t bytes() const;  // memory of the messages, in bytes
@@ -54,9 +55,11 @@ struct OpenAiRequest {
 absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
                                        std::function<bool(uint64_t bytes)> hold = nullptr);
 // Parse the bodies of /v1/chat/completions and of /v1/completions. An error begins with the field's
-// path. A list of more than `context_tokens` token ids is refused before it is read.
-absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body);
-absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens = UINT32_MAX);
+// path. A list of more than `context_tokens` token ids is refused before it is read. `limits` apply
+// to a JSON schema that the body has as text.
+absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const JsonLimits& limits = {});
+absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens = UINT32_MAX,
+                                              const JsonLimits& limits = {});
 // Parses the body of /tokenize: the messages of a chat, or one prompt. Sets only the prompt, the
 // model and the unknown fields of the result.
 absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens = UINT32_MAX);

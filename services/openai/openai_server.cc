@@ -309,7 +309,9 @@ absl::StatusOr<OpenAiRequest> OpenAiServer::ReadRequest(const HttpRequest& reque
   HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   if (!body.ok()) return body.status();
-  absl::StatusOr<OpenAiRequest> read = parse(body->root());
+  JsonLimits limits;  // of JSON that the body has as text
+  limits.hold = [&](uint64_t bytes) { return document.Add(bytes); };
+  absl::StatusOr<OpenAiRequest> read = parse(body->root(), limits);
   if (!read.ok()) return read;
   if (absl::Status s = AddBadWords(tokenizer_, &*read); !s.ok()) return s;
   if (!answer->Hold(read->bytes())) return NoAnswerMemory();
@@ -340,8 +342,8 @@ void OpenAiServer::ReportUnknown(const UnknownFields& unknown, HttpHeaders* head
 void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer) {
   CompletionTerms terms;
   terms.request_id = RequestIdOf(request);
-  const auto parse = [&](JsonValue body) {
-    return is_chat ? ParseChat(body) : ParseCompletion(body, context_tokens_);
+  const auto parse = [&](JsonValue body, const JsonLimits& limits) {
+    return is_chat ? ParseChat(body, limits) : ParseCompletion(body, context_tokens_, limits);
   };
   absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
   if (parsed.ok()) ReportUnknown(parsed->unknown, &terms.headers);
@@ -363,7 +365,9 @@ void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, con
 
 // The body is {"prompt": TEXT} or {"messages": [...]}, as in vLLM.
 void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
-  const auto parse = [&](JsonValue body) { return ParseTokenize(body, context_tokens_); };
+  const auto parse = [&](JsonValue body, const JsonLimits& /*limits*/) {
+    return ParseTokenize(body, context_tokens_);
+  };
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
   absl::Status status = read.status();
   HttpHeaders headers = {{"Content-Type", "application/json"}};

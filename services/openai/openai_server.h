@@ -70,7 +70,8 @@ class OpenAiServer {
   void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
   // Parses the body. `hold` counts the memory of the parsed document.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
-  using BodyParser = absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body)>;
+  using BodyParser =
+      absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body, const JsonLimits& limits)>;
   // Parses the body with `parse`. `answer` counts the memory of the parsed request.
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, BodyParser parse,
                                             const Answer& answer) const;

@@ -120,21 +120,21 @@ absl::Status ReadAllowedTools(JsonValue choice, const std::vector<Tool>& tools, 
 }
 
 // Sets the schema, which is an object, a bool or JSON text.
-absl::Status SetSchema(JsonValue schema, AnswerForm* form) {
+absl::Status SetSchema(JsonValue schema, const JsonLimits& limits, AnswerForm* form) {
   form->schema = schema;
   form->path = schema.Path();
   if (!schema.is_string()) {
     const bool is_schema = schema.is_object() || schema.IsBool(true) || schema.IsBool(false);
     return is_schema ? absl::OkStatus() : schema.Bad("a JSON schema");
   }
-  absl::StatusOr<JsonDocument> parsed = JsonDocument::Parse(*schema.Text(), schema.Path());
+  absl::StatusOr<JsonDocument> parsed = JsonDocument::Parse(*schema.Text(), schema.Path(), limits);
   if (!parsed.ok()) return parsed.status();
   form->parsed = *std::move(parsed);
   form->schema = form->parsed->root();
   return form->schema->CheckObject();
 }
 
-absl::Status ReadResponseFormat(JsonValue format, AnswerForm* form) {
+absl::Status ReadResponseFormat(JsonValue format, const JsonLimits& limits, AnswerForm* form) {
   constexpr char kTypes[] = "\"text\", \"json_object\" or \"json_schema\"";
   if (absl::Status status = format.CheckObject(); !status.ok()) return status;
   const std::optional<JsonValue> type = format.Find("type");
@@ -153,19 +153,19 @@ absl::Status ReadResponseFormat(JsonValue format, AnswerForm* form) {
   const std::optional<JsonValue> schema = named->Find("schema");
   if (!schema.has_value()) return named->Refuse("must have a schema; got none");
   if (absl::Status status = schema->CheckObject(); !status.ok()) return status;
-  return SetSchema(*schema, form);
+  return SetSchema(*schema, limits, form);
 }
 
 // Reads vLLM's structured_outputs: the fields json and json_object. The field table
 // (openai_fields.cc) refuses other fields.
-absl::Status ReadStructuredOutputs(JsonValue options, AnswerForm* form) {
+absl::Status ReadStructuredOutputs(JsonValue options, const JsonLimits& limits, AnswerForm* form) {
   if (absl::Status status = options.CheckObject(); !status.ok()) return status;
   JsonFields fields(options, CountsAsAbsent, kInStructured);
   fields.Bool("json_object", &form->any_object);
   const std::optional<JsonValue> schema = fields.Find("json");
   if (!fields.status().ok() || !schema.has_value()) return fields.status();
   if (form->any_object) return schema->Refuse("must be absent if json_object is true");
-  return SetSchema(*schema, form);
+  return SetSchema(*schema, limits, form);
 }
 
 // Returns a code fence: more backticks than any run of backticks in the text.
@@ -253,6 +253,7 @@ absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
     status = ReadMode(*choice, kForms, /*has_none=*/true, &made);
   } else if (const auto type = choice->Find("type"); type.has_value() && type->Is("function")) {
     made.mode = ToolChoice::kRequired;
+    made.is_named = true;
     const absl::StatusOr<size_t> tool = ToolNamed(*choice, tools);
     status = tool.status();
     if (tool.ok()) made.allowed = {*tool};
@@ -268,8 +269,8 @@ absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
   return made;
 }
 
-absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields) {
-  using Reader = absl::Status (*)(JsonValue, AnswerForm*);
+absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields, const JsonLimits& limits) {
+  using Reader = absl::Status (*)(JsonValue, const JsonLimits&, AnswerForm*);
   constexpr std::pair<const char*, Reader> kReaders[] = {
       {"response_format", ReadResponseFormat},
       {"structured_outputs", ReadStructuredOutputs},
@@ -280,7 +281,7 @@ absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields) {
     const std::optional<JsonValue> asked = fields->Find(name);
     if (!asked.has_value()) continue;
     AnswerForm one;
-    if (absl::Status status = read(*asked, &one); !status.ok()) return status;
+    if (absl::Status status = read(*asked, limits, &one); !status.ok()) return status;
     if (one.is_text()) continue;
     if (first != nullptr)
       return asked->Refuse(absl::StrCat("must be absent together with ", first));
@@ -296,7 +297,8 @@ absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolCh
                                     bool parallel, const AnswerForm& form) {
   AnswerRules rules;
   AnswerShape shape, strict;
-  rules.calls.parallel = shape.parallel = parallel;
+  parallel = parallel && !choice.is_named;
+  rules.calls.parallel = shape.parallel = strict.parallel = parallel;
   if (choice.mode != ToolChoice::kNone) {
     for (const size_t i : choice.allowed) {
       shape.calls.push_back({tools[i].name, absl::StrCat("tools[", i, "].function.parameters"),
@@ -310,13 +312,14 @@ absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolCh
   static const JsonDocument& any_object =
       *new JsonDocument(*JsonDocument::Parse(R"({"type": "object"})", "the schema"));
   if (has_form) strict.schema = shape.schema = form.any_object ? any_object.root() : *form.schema;
-  shape.schema_path = form.path;
+  shape.schema_path = strict.schema_path = form.path;
   rules.paths = PathsOf(shape);
   v1::Grammar& grammar = rules.grammar.emplace();
   absl::Status status = AppendAnswerSchema(shape, grammar.mutable_json_schema());
   if (!status.ok()) return status;
   grammar.set_lenient(strict.calls.size() < shape.calls.size());
   if (grammar.lenient() && (!strict.calls.empty() || has_form)) {
+    rules.strict_paths = PathsOf(strict);
     status = AppendAnswerSchema(strict, rules.strict.emplace().mutable_json_schema());
     if (!status.ok()) return status;
   }

@@ -47,6 +47,7 @@ struct ToolChoice {
   enum Mode : uint8_t { kAuto, kNone, kRequired };
   Mode mode = kAuto;
   std::vector<size_t> allowed;  // ascending indexes of the tools that may be called
+  bool is_named = false;        // the choice names one function: the answer has exactly one call
 };
 // Parses the field `tool_choice`: "auto", "none", "required", a named function, or allowed_tools.
 // If the field is absent, the choice is auto.
@@ -63,8 +64,8 @@ struct AnswerForm {
   bool is_text() const { return !any_object && !schema.has_value(); }
 };
 // Parses response_format, and vLLM's structured_outputs and guided_json. A request may use only one
-// of them.
-absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields);
+// of them. `limits` apply to a schema that is given as JSON text.
+absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields, const JsonLimits& limits = {});
 
 // The tool calls that an answer may contain, and the grammar of the answer's text.
 struct AnswerRules {
@@ -73,7 +74,8 @@ struct AnswerRules {
   // A grammar of only the strict schemas, which must compile, too. Set if `grammar` is lenient, but
   // some of its schemas are strict.
   std::optional<v1::Grammar> strict;
-  SchemaPaths paths;  // paths in the request's body, for errors about the grammars
+  // Paths in the request's body, for errors about `grammar` and about `strict`.
+  SchemaPaths paths, strict_paths;
 };
 // Returns the rules for the answer to a request. kInvalidArgument: a schema is wrong or too large.
 absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
@@ -91,6 +93,8 @@ class CallHistory {
   // the chat, because results are sorted in the order of their calls.
   absl::StatusOr<std::string> ResultText(JsonValue message, absl::string_view result,
                                          size_t* order) const;
+  // Returns the number of calls of the chat so far.
+  size_t calls() const { return next_; }
 
  private:
   struct Call {

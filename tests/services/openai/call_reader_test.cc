@@ -62,7 +62,11 @@ TEST(CallReader, CallsAtLineStartAreFound) {
       {R"({"name": "get", "parameters": {"a": "} \" \\"}})", R"(<0 get>={"a": "} \" \\"})"},
       {"{\"name\": \"get\", \"parameters\": {}}\n{\"name\": \"get\", \"parameters\": {}}",
        "<0 get>={}<1 get>={}"},
-      {"{\"name\": \"get\", \"parameters\": {}}\nDone.", "<0 get>={}|Done."}};
+      {"{\"name\": \"get\", \"parameters\": {}}\nDone.", "<0 get>={}|\nDone."},
+      {"```\n{\"name\": \"get\", \"parameters\": {}}\n```\nDone.", "<0 get>={}|\nDone."},
+      {"```\n{\"name\": \"get\", \"parameters\": {}}\n```\n```json\n"
+       "{\"name\": \"get\", \"parameters\": {}}\n```",
+       "<0 get>={}<1 get>={}"}};
   for (const auto& [answer, want] : answers) EXPECT_EQ(Whole(answer), want) << answer;
 }
 
@@ -118,7 +122,30 @@ TEST(CallReader, WithoutParallelLaterCallsAreText) {
   const std::string call = R"({"name": "get", "parameters": {}})";
   EXPECT_EQ(Whole(call, one), "<0 get>={}");
   EXPECT_EQ(Whole("[" + call + "]", one), "[" + call + "]");
-  EXPECT_EQ(Whole(call + "\n" + call, one), "<0 get>={}|" + call);
+  EXPECT_EQ(Whole(call + "\n" + call, one), "<0 get>={}|\n" + call);
+}
+
+TEST(CallReader, TextAfterCallStaysUnchanged) {
+  const std::string call = R"({"name": "get", "parameters": {}})";
+  for (const std::string text :
+       {" `code`", "\n`code` is it.", "\n\n  ```js\nx\n```", "```x", "\n`` {", "\n[1]", "\n ```\n.",
+        "\n{\"name\": \"other\"}", "\n```json x\n"}) {
+    EXPECT_EQ(Whole(call + text), "<0 get>={}|" + text);
+  }
+  for (const std::string dropped : {"", " ", "\n", "\n```\n", " ` "}) {
+    EXPECT_EQ(Whole(call + dropped), "<0 get>={}");
+    EXPECT_EQ(Whole(call + dropped + "\n" + call), "<0 get>={}<1 get>={}");
+  }
+  EXPECT_EQ(Whole(R"({"name": "get", "parameters": {} x})"), "<0 get>={}| x}");
+}
+
+TEST(CallReader, OnlyIncompleteArgumentsCountAsCut) {
+  const std::string call = R"({"name": "get", "parameters": {"a": "b"}})";
+  EXPECT_FALSE(ReadCalls(kRules, call).is_cut);
+  EXPECT_FALSE(ReadCalls(kRules, call.substr(0, call.size() - 1)).is_cut);
+  EXPECT_TRUE(ReadCalls(kRules, call.substr(0, call.size() - 2)).is_cut);
+  EXPECT_TRUE(ReadCalls(kRules, call + "\n" + call.substr(0, call.size() - 5)).is_cut);
+  EXPECT_FALSE(ReadCalls(kRules, "text").is_cut);
 }
 
 TEST(CallReader, OnlyPossibleCallsAreHeldBack) {
@@ -202,10 +229,11 @@ TEST(CallReader, LongTextsWithoutCallsStayUnchanged) {
 }
 
 TEST(CallId, IdDependsOnRequestAnswerAndCall) {
-  EXPECT_EQ(CallId("r", 0, 1), CallId("r", 0, 1));
-  EXPECT_EQ(CallId("r", 0, 1).size(), 29u);
-  EXPECT_NE(CallId("r", 0, 1), CallId("r", 1, 0));
-  EXPECT_NE(CallId("r", 0, 1), CallId("s", 0, 1));
+  EXPECT_EQ(CallId("r", 2, 0, 1), CallId("r", 2, 0, 1));
+  EXPECT_EQ(CallId("r", 2, 0, 1).size(), 29u);
+  EXPECT_NE(CallId("r", 2, 0, 1), CallId("r", 2, 1, 0));
+  EXPECT_NE(CallId("r", 2, 0, 1), CallId("s", 2, 0, 1));
+  EXPECT_NE(CallId("r", 2, 0, 1), CallId("r", 3, 0, 1)) << "a later request of the same chat";
 }
 
 }  // namespace

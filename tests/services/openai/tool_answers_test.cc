@@ -40,16 +40,17 @@ class ToolAnswersTest : public ::testing::Test {
     return options;
   }
   // Sends a POST request. Returns the whole response, including its headers.
-  std::string Post(const ChatJson& body) {
+  // `headers`: more lines of the request's header, each with its line end.
+  std::string Post(const ChatJson& body, const std::string& headers = "") {
     const std::string text = body.dump();
     HttpCaller caller(openai_->address());
-    caller.Say(absl::StrCat("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\n",
+    caller.Say(absl::StrCat("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\n", headers,
                             "Content-Type: application/json\r\nContent-Length: ", text.size(),
                             "\r\n\r\n", text));
     return caller.HearAll();
   }
-  ChatJson Answer(const ChatJson& body) {
-    const std::string answer = Post(body);
+  ChatJson Answer(const ChatJson& body, const std::string& headers = "") {
+    const std::string answer = Post(body, headers);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 200")) << answer;
     return ChatJson::parse(answer.substr(answer.find("\r\n\r\n")), nullptr, false);
   }
@@ -75,7 +76,7 @@ class ToolAnswersTest : public ::testing::Test {
   }
   static void Join(const ChatJson& event, ChatJson* choice) {
     const ChatJson& delta = event["delta"];
-    if (delta.contains("content")) {
+    if (delta.contains("content") && !delta["content"].is_null()) {
       (*choice)["content"] =
           (*choice)["content"].get<std::string>() + delta["content"].get<std::string>();
     }
@@ -156,11 +157,60 @@ TEST_F(ToolAnswersTest, RequiredCallsAreValidAndStreamedAlike) {
 TEST_F(ToolAnswersTest, NamedToolIsCalledOnce) {
   ChatJson body = ChatWithTools();
   body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "lamp"}}}};
-  body["parallel_tool_calls"] = false;
-  const ChatJson choice = Answer(body)["choices"][0];
-  EXPECT_EQ(choice["finish_reason"], "tool_calls");
-  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "lamp");
+  for (int seed = 0; seed < 4; ++seed) {
+    body["seed"] = seed;
+    const ChatJson choice = Answer(body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "lamp");
+  }
+}
+
+TEST_F(ToolAnswersTest, StopStringInArgumentsFinishesWithStop) {
+  ChatJson body = ChatWithTools();
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "lamp"}}}};
+  body["stop"] = "\"oil\"";
+  const ChatJson whole = Answer(body)["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "stop");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "lamp");
+  EXPECT_EQ(Streamed(body)[0]["finish_reason"], "stop");
+}
+
+TEST_F(ToolAnswersTest, FirstDeltaWithPossibleCallsHasNoContent) {
+  ChatJson body = ChatWithTools();
+  body["stream"] = true;
+  body["max_tokens"] = 2;
+  const auto has = [&](const std::string& content) {
+    return absl::StrContains(
+        Post(body), absl::StrCat(R"("delta":{"role":"assistant","content":)", content, "}"));
+  };
+  EXPECT_TRUE(has("null"));
+  body["tool_choice"] = "none";
+  EXPECT_TRUE(has("\"\""));
+}
+
+TEST_F(ToolAnswersTest, CallIdsDifferInLaterRounds) {
+  ChatJson body = ChatWithTools();
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "door"}}}};
+  std::set<std::string> ids;
+  for (int round = 0; round < 3; ++round) {
+    const ChatJson message = Answer(body, "X-Request-Id: one\r\n")["choices"][0]["message"];
+    EXPECT_TRUE(ids.insert(message["tool_calls"][0]["id"]).second);
+    body["messages"].push_back(message);
+    body["messages"].push_back(
+        {{"role", "tool"}, {"tool_call_id", message["tool_calls"][0]["id"]}, {"content", "open"}});
+  }
+}
+
+TEST_F(ToolAnswersTest, OptionsThatExcludeGrammarNameBodyPath) {
+  ChatJson body = ChatWithTools();
+  body["min_tokens"] = 3;
+  EXPECT_EQ(Error(body), "tools: cannot be combined with min_tokens 3");
+  body.erase("min_tokens");
+  body["ignore_eos"] = true;
+  body.erase("tools");
+  body["guided_json"] = ChatJson::object();
+  EXPECT_EQ(Error(body), "guided_json: cannot be combined with ignore_eos");
 }
 
 TEST_F(ToolAnswersTest, CutCallFinishesWithLength) {
@@ -209,6 +259,8 @@ TEST_F(ToolAnswersTest, StrictSchemaErrorNamesBodyPath) {
   EXPECT_THAT(Error(body), StartsWith("tools[0].function.parameters.properties.x.not: "));
   body.erase("tools");
   body["guided_json"] = {{"items", {{"not", ChatJson::object()}}}};
+  EXPECT_THAT(Error(body), StartsWith("guided_json.items.not: "));
+  body["tools"] = ChatWithTools()["tools"];  // none is strict
   EXPECT_THAT(Error(body), StartsWith("guided_json.items.not: "));
 }
 

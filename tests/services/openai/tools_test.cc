@@ -114,6 +114,9 @@ TEST(ChatTools, ChoiceSetsCallableToolsAndTriggers) {
   EXPECT_THAT(Callable(named), ElementsAre("clock"));
   EXPECT_EQ(named.common.grammar().triggers_size(), 0);
   EXPECT_FALSE(named.common.grammar().lenient());
+  EXPECT_THAT(named.common.grammar().json_schema(), testing::Not(HasSubstr("array")));
+  EXPECT_FALSE(named.answer.calls.parallel) << "a named function is called once";
+  EXPECT_TRUE(required.answer.calls.parallel);
   for (const char* mode : {"auto", "required"}) {
     const OpenAiRequest allowed = ToolChat(Listed(absl::StrCat(
         R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": ")", mode,
@@ -135,6 +138,48 @@ TEST(ChatTools, FormAndToolsAreAlternatives) {
   const OpenAiRequest none = ToolChat(Listed(form + R"(, "tool_choice": "none")"));
   EXPECT_EQ(none.common.grammar().json_schema(), ToolChat(form).common.grammar().json_schema());
   EXPECT_TRUE(none.answer.calls.names.empty());
+}
+
+// `strict` has only the form, so its places differ from the places in `grammar`.
+TEST(ChatTools, StrictGrammarHasItsOwnPaths) {
+  const OpenAiRequest form = ToolChat(
+      absl::StrCat("\"tools\": [", kWeather, R"(], "guided_json": {"items": {"not": {}}})"));
+  ASSERT_TRUE(form.answer.strict.has_value());
+  EXPECT_EQ(form.answer.strict->json_schema(), R"({"items": {"not": {}}})");
+  const std::string error = "grammar.json_schema: #/items/not: is wrong";
+  EXPECT_EQ(WithBodyPath(error, form.answer.strict_paths), "guided_json.items.not: is wrong");
+  const OpenAiRequest tools = ToolChat(Listed());
+  EXPECT_EQ(WithBodyPath("grammar.json_schema: #/$defs/clock: is wrong", tools.answer.strict_paths),
+            "tools[1].function.parameters: is wrong");
+}
+
+TEST(ChatTools, LongTextsAreRefusedWithBodyPath) {
+  const std::string half(1100000, 'x');
+  const auto tool = [&](const std::string& name) {
+    return absl::StrCat(R"({"type": "function", "function": {"name": ")", name,
+                        R"(", "description": ")", half, "\"}}");
+  };
+  EXPECT_THAT(ToolError(absl::StrCat("\"tools\": [", tool("a"), ",", tool("b"), "]")),
+              ::testing::MatchesRegex("tools: has 2200[0-9]* bytes; the limit is 2097152"));
+  const std::string call =
+      absl::StrCat(R"({"role": "assistant", "content": ")", half,
+                   R"(", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "\")",
+                   half, R"(\""}}]}, {"role": "user", "content": "a"})");
+  EXPECT_THAT(ToolError("", call), StartsWith("messages[0]: has 2200"));
+  const std::string part = absl::StrCat(R"({"type": "text", "text": ")", half, "\"}");
+  EXPECT_THAT(
+      ToolError("", absl::StrCat(R"({"role": "assistant", "tool_calls": [{"id": "1", "function": )"
+                                 R"({"name": "f"}}]}, {"role": "tool", "tool_call_id": "1", )"
+                                 R"("content": [)",
+                                 part, ",", part, "]}")),
+      StartsWith("messages[1]: has 2200"));
+}
+
+TEST(ChatTools, EarlierCallsAreCounted) {
+  EXPECT_EQ(ToolChat(Listed()).earlier_calls, 0u);
+  const std::string call = R"({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name":
+      "f"}}, {"id": "1", "function": {"name": "f"}}]}, {"role": "user", "content": "a"})";
+  EXPECT_EQ(ToolChat(Listed(), call).earlier_calls, 2u);
 }
 
 TEST(ChatTools, WrongToolsAreRefusedWithPath) {
@@ -222,6 +267,28 @@ TEST(AnswerForms, EachFieldSetsSameGrammar) {
                             R"("structured_outputs": {})",
                             R"("structured_outputs": {"regex": null})", R"("guided_json": "")"}) {
     EXPECT_FALSE(ToolChat(field).common.has_grammar()) << field;
+  }
+}
+
+TEST(AnswerForms, SchemaAsTextIsCountedInMemory) {
+  const std::string form = R"("guided_json": "{\"enum\": [1, 2, 3]}"})";
+  const auto chat = ParseBody(R"({"messages": [{"role": "user", "content": "a"}], )" + form);
+  const auto completion = ParseBody(R"({"prompt": "a", )" + form);
+  ASSERT_TRUE(chat.ok() && completion.ok());
+  JsonLimits limits;
+  uint64_t held = 0;
+  limits.hold = [&](uint64_t bytes) {
+    held += bytes;
+    return true;
+  };
+  EXPECT_TRUE(ParseChat(chat->root(), limits).ok());
+  EXPECT_GT(held, 0u);
+  limits.hold = [](uint64_t /*bytes*/) { return false; };
+  for (const absl::Status& status :
+       {ParseChat(chat->root(), limits).status(),
+        ParseCompletion(completion->root(), UINT32_MAX, limits).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), StartsWith("guided_json: "));
   }
 }
 
