@@ -85,7 +85,7 @@ def check_script(root):
     for arguments, word in (("", "exists already"), ("--set x", "NAME=VALUE"),
                             ("--style old --set layer_types=glllll", "cannot express"),
                             ("--set num_hidden_layers=3", "set layer_types"),
-                            ("--shards 1000", "--shards 1000")):
+                            ("--shards 1000", "--shards must be 1 to 80; got 1000")):
         folder = first if word == "exists already" else root / "never"
         refused = make(folder, arguments)
         assert word in refused, (arguments, refused)
