@@ -74,7 +74,7 @@ TEST(InvariantGemma, TooManyLogitsAreRefused) {
   geometry.context_tokens = 2000;
   const auto gemma = LoadOrDie(NewTinyCheckpoint(geometry, "logits"));
   InvariantGemma::Kv kv = gemma->NewKv();
-  EXPECT_THAT(StepError(*gemma, &kv, 2000, 1025), HasSubstr("those of 1024 tokens"));
+  EXPECT_THAT(StepError(*gemma, &kv, 2000, 1025), HasSubstr("at most 1024 tokens"));
 }
 
 TEST(InvariantGemma, KvOfOtherModelIsRefused) {
