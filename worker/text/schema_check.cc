@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "worker/text/schema_cost.h"
 
 namespace hearth {
 namespace {
@@ -529,8 +530,9 @@ void CloseObjects(Json* schema) {
   });
 }
 
-// Maximum number of compilations in FindError.
-constexpr size_t kMaxTries = 200;
+// Maximum number of compilations in FindError, and of bytes in all their schemas.
+constexpr size_t kMaxTries = 16;
+constexpr size_t kMaxTriedBytes = size_t{256} << 10;
 
 }  // namespace
 
@@ -550,6 +552,8 @@ absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient,
   if (checked.size() > SchemaLimits::kBytes) {
     return TooMany("#", "bytes without descriptions", SchemaLimits::kBytes, checked.size());
   }
+  status = CheckSchemaCost(*schema);
+  if (!status.ok()) return status;
   return checked;
 }
 
@@ -557,7 +561,7 @@ std::string FindError(const std::string& checked, const std::string& error, Comp
   const Json root = Json::parse(checked);
   const Json* place = &root;
   std::string path = "#";
-  size_t tries = 0;
+  size_t tries = 0, bytes = 0;
   bool found = true;
   while (found) {
     found = false;
@@ -567,7 +571,10 @@ std::string FindError(const std::string& checked, const std::string& error, Comp
       for (const char* shared : {"$defs", "definitions", "$schema"}) {
         if (root.contains(shared)) alone[shared] = root[shared];
       }
-      if (error_of(alone.dump()) != error) return true;
+      const std::string text = alone.dump();
+      bytes += text.size();
+      if (bytes > kMaxTriedBytes) return false;
+      if (error_of(text) != error) return true;
       place = &one;
       path = at;
       found = true;

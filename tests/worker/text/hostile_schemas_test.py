@@ -132,6 +132,66 @@ def texts(add):
     add("enum of 1,000 nested arrays", {"enum": [json.loads("[" * 50 + "]" * 50)] * 19})
 
 
+def chain(links, depth):
+    """Definitions that each nest `depth` lists and then refer to the next one."""
+    defs = {f"d{links}": {}}
+    for i in range(links):
+        defs[f"d{i}"] = {"$ref": f"#/$defs/d{i + 1}"}
+        for _ in range(depth):
+            defs[f"d{i}"] = {"items": defs[f"d{i}"]}
+    return {"$defs": defs, "$ref": "#/$defs/d0"}
+
+
+def multiplied(count, branch):
+    """Branches that a value must obey together with 7,000 values."""
+    values = {"type": "object",
+              "properties": {f"p{i}": {"enum": list(range(1000))} for i in range(7)}}
+    return {"$defs": {"x": {"anyOf": [branch] * 256}, "values": values},
+            "allOf": [{"anyOf": [{"$ref": "#/$defs/x"}] * count}, {"$ref": "#/$defs/values"}]}
+
+
+def products(parts, branches, wrap):
+    return {"allOf": [wrap({"anyOf": [properties(1, 0, {"const": f"{i} {j}"})
+                                      for j in range(branches)]}) for i in range(parts)]}
+
+
+def both_recursive(value):
+    tree = {side: {"$ref": "#/$defs/b"} for side in ("left", "right")}
+    valued = {side: {"$ref": "#/$defs/a"} for side in ("left", "right")}
+    return {"$defs": {"a": {"properties": {**valued, "value": value}}, "b": {"properties": tree}},
+            "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
+
+
+def intersections(add):
+    """Nesting by references, and schemas that the library intersects."""
+    for links, depth in ((5, 40), (30, 50), (60, 50), (120, 1), (1000, 1)):
+        add(f"{links} references, each in {depth} lists", chain(links, depth))
+    for count in (1, 2, 4, 64):
+        add(f"{count} x 256 objects and 7,000 values", multiplied(count, {"type": "object"}))
+        add(f"{count} x 256 nulls and 7,000 values", multiplied(count, {"type": "null"}))
+    for parts, branches in ((2, 16), (2, 40), (2, 64), (3, 6), (3, 16), (4, 10), (5, 5)):
+        add(f"{parts} parts of {branches} branches", products(parts, branches, lambda one: one))
+        add(f"{parts} properties of {branches} branches",
+            products(parts, branches, lambda one: {"properties": {"a": one}}))
+    for count in (1, 200, 1000):
+        add(f"two recursive schemas, {count} values", both_recursive({"enum": list(range(count))}))
+    for count, inner in ((50, 50), (200, 400)):
+        add(f"{count} properties that obey {inner} properties", {"allOf": [
+            properties(count), {"additionalProperties": properties(inner, 0, TEXT)}]})
+
+
+def forced(add):
+    """Text that every answer must contain."""
+    for count in (60, 65, 10_000):
+        many = {"type": "array", "items": {"const": "a" * 1000}, "minItems": count}
+        add(f"{count} forced values", many)
+        add(f"{count} forced values after a choice", {"anyOf": [{"type": "null"}, many]})
+    for count in (100, 250, 300):
+        text = {"type": "string", "pattern": f"^(a{{{count}}}){{{count}}}$"}
+        add(f"a pattern of {count} x {count} letters", text)
+        add(f"64 patterns of {count} x {count} letters", properties(64, 64, text))
+
+
 def schemas():
     """{name: text}."""
     found = {}
@@ -139,7 +199,7 @@ def schemas():
     def add(name, schema):
         found[name] = schema if isinstance(schema, str) else json.dumps(schema)
 
-    for add_all in (structures, values, texts):
+    for add_all in (structures, values, texts, intersections, forced):
         add_all(add)
     return found
 

@@ -273,6 +273,76 @@ TEST(SchemaCheckTest, StructuresInConstantsHaveALimit) {
       HasSubstr("#: must have at most 1000 arrays and objects in const and enum; got 1001"));
 }
 
+// `links` definitions; each nests `depth` lists and then refers to the next definition.
+std::string Chain(size_t links, size_t depth) {
+  std::string schema = R"({"$ref":"#/$defs/0","$defs":{)";
+  for (size_t i = 0; i < links; ++i) {
+    absl::StrAppend(&schema, "\"", i, "\":");
+    for (size_t j = 0; j < depth; ++j) schema += R"({"items":)";
+    absl::StrAppend(&schema, R"({"$ref":"#/$defs/)", i + 1, "\"}", std::string(depth, '}'), ",");
+  }
+  return absl::StrCat(schema, "\"", links, "\":{}}}");
+}
+
+TEST(SchemaCheckTest, NestingThroughReferencesHasALimit) {
+  const auto refused = HasSubstr("schemas and references must not be nested deeper than 256");
+  EXPECT_THAT(Checked(Chain(6, 41)), HasSubstr("$defs"));  // 1 + 6 * 42 + 1 levels
+  EXPECT_THAT(Checked(Chain(6, 42)), refused);
+  EXPECT_THAT(Checked(Chain(60, 50)), refused);
+  EXPECT_THAT(Checked(Chain(1000, 1)), refused);
+  const char* const tree =
+      R"({"properties":{"a":{"$ref":"#"},"b":{"$ref":"#"}},"additionalProperties":false})";
+  EXPECT_EQ(Checked(tree), tree);
+}
+
+TEST(SchemaCheckTest, IntersectionsHaveALimit) {
+  const auto refused = HasSubstr("must sum up to at most 200000");
+  const auto values = [](size_t count) {
+    return absl::StrCat("{\"enum\":[", List(count, [](size_t i) { return absl::StrCat(i); }), "]}");
+  };
+  const auto both = [](const std::string& one, const std::string& other) {
+    return Checked(absl::StrCat("{\"allOf\":[", one, ",", other, "]}"));
+  };
+  EXPECT_THAT(both(values(300), values(300)), HasSubstr("allOf"));
+  EXPECT_THAT(both(values(400), values(400)), refused);
+  EXPECT_THAT(both(values(10), R"({"$ref":"#/$defs/a"}],"$defs":{"a":{}},"x":[0)"),
+              HasSubstr("$ref"));
+  // Three times 40 branches of one property.
+  const auto part = [&](size_t count) {
+    return absl::StrCat(R"({"properties":{"a":)", values(count), "}}");
+  };
+  EXPECT_THAT(both(part(30), absl::StrCat(part(30), ",", part(5))), HasSubstr("allOf"));
+  EXPECT_THAT(both(part(40), absl::StrCat(part(40), ",", part(40))), refused);
+}
+
+TEST(SchemaCheckTest, RecursiveSchemasMayNotMeet) {
+  const auto both = [](const char* property) {
+    return Checked(absl::StrCat(
+        R"({"$defs":{"e":{"properties":{"parent":{"$ref":"#/$defs/e"}}}},"allOf":[)",
+        R"({"$ref":"#/$defs/e"},{"properties":{")", property, R"(":{"$ref":"#"}}}]})"));
+  };
+  EXPECT_THAT(both("children"), HasSubstr("\"children\""));
+  EXPECT_THAT(both("parent"), HasSubstr("#: allOf, and anyOf"));
+}
+
+TEST(SchemaCheckTest, ShortestTextHasALimit) {
+  const auto refused = HasSubstr("the bytes of the shortest text must be at most 65536");
+  const auto list = [](int count) {
+    return absl::StrCat(R"({"type":"array","items":{"const":"123456"},"minItems":)", count, "}");
+  };
+  EXPECT_EQ(Checked(list(6553)), list(6553));  // 2 + 6553 * 10 - 2 bytes
+  EXPECT_THAT(Checked(list(6554)), refused);
+  EXPECT_THAT(Checked(absl::StrCat(R"({"anyOf":[{},)", list(9999), "]}")),
+              HasSubstr("#/anyOf/1: the bytes"));
+  EXPECT_THAT(Checked(absl::StrCat(R"({"$defs":{"a":)", list(100),
+                                   R"(},"items":{"$ref":"#/$defs/a"},"minItems":99})")),
+              refused);
+  EXPECT_THAT(Checked(R"({"type":"string","minLength":65535})"), refused);
+  EXPECT_THAT(Checked(R"x({"pattern":"^([a-z]\\d{300}|x{1000}){400}$"})x"), refused);
+  EXPECT_THAT(Checked(R"x({"pattern":"^(?:a{1,1000}|x?){0,400}$"})x"), HasSubstr("pattern"));
+  EXPECT_THAT(Checked(R"({"type":"array","items":{"$ref":"#"},"minItems":1})"), HasSubstr("$ref"));
+}
+
 TEST(SchemaCheckTest, DescriptionsCountOnlyForText) {
   EXPECT_THAT(Checked("{\"description\":\"" + std::string(1 << 20, 'x') + "\"}"),
               HasSubstr("must have at most 1048576 bytes"));
@@ -312,6 +382,20 @@ TEST(SchemaCheckTest, FindErrorReturnsInnermostPath) {
   };
   EXPECT_EQ(FindError(R"({"properties":{"a":{},"b":{"items":{"oneOf":[{}]}}}})", "no oneOf", fails),
             "#/properties/b/items");
+  // The search ends after 256 KiB or 16 schemas.
+  size_t tries = 0, bytes = 0;
+  const auto never = [&](const std::string& schema) {
+    ++tries;
+    bytes += schema.size();
+    return "";
+  };
+  EXPECT_EQ(FindError(Branches(200), "another", never), "#");
+  EXPECT_EQ(tries, 16u);
+  const std::string part = absl::StrCat("{\"const\":\"", std::string(60'000, 'x'), "\"}");
+  EXPECT_EQ(FindError(absl::StrCat("{\"anyOf\":[", List(9, [&](size_t) { return part; }), "]}"),
+                      "another", never),
+            "#");
+  EXPECT_LE(bytes, 300'000u);
   EXPECT_EQ(FindError(R"({"oneOf":[{}]})", "no oneOf", fails), "#");
 }
 
