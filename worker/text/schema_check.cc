@@ -298,6 +298,8 @@ absl::Status Checker::Check(const std::string& path, Json* schema) {
   paths_.insert(path);
   if (schema->is_boolean()) return absl::OkStatus();
   if (!schema->is_object()) return Refuse(path, "must be a schema: an object, true or false");
+  // Count the schema that CloseObjects may add, so that its result is within the limit, too.
+  if (schema->contains("properties") && !schema->contains("additionalProperties")) ++nodes_;
   const bool combines = schema->contains("anyOf") || schema->contains("oneOf") ||
                         schema->contains("$ref") || schema->contains("allOf");
   may_close_ =
@@ -552,6 +554,8 @@ absl::StatusOr<std::string> CheckSchema(std::string_view text, bool lenient,
   if (checked.size() > SchemaLimits::kBytes) {
     return TooMany("#", "bytes without descriptions", SchemaLimits::kBytes, checked.size());
   }
+  TextCounter counter;  // CloseObjects adds values
+  if (!Json::sax_parse(checked, &counter)) return Refuse("#", counter.error());
   status = CheckSchemaCost(*schema);
   if (!status.ok()) return status;
   return checked;

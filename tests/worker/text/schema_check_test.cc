@@ -154,9 +154,9 @@ std::string PatternProperties(size_t count) {
                       List(count, [](size_t i) { return absl::StrCat("\"^", i, "$\":{}"); }), "}}");
 }
 
-std::string Nodes(size_t count) {  // including the root and 20 lists
+std::string Nodes(size_t count) {  // including the root, its additionalProperties and 20 lists
   std::string schema = "{\"properties\":{";
-  for (size_t i = 0, left = count - 1; left > 0; ++i) {
+  for (size_t i = 0, left = count - 2; left > 0; ++i) {
     const size_t here = std::min<size_t>(left, 251);
     absl::StrAppend(&schema, i == 0 ? "" : ",", "\"", i, "\":{\"anyOf\":[",
                     List(here - 1, [](size_t) { return "{}"; }), "]}");
