@@ -24,9 +24,8 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequenc
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<float> logits,
                                                                    Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
-  const absl::StatusOr<GrammarState*> grammar = sequence->GrammarOfNext();
-  if (!grammar.ok()) return grammar.status();
-  absl::StatusOr<SampledToken> token = Draw(logits, *grammar, sequence);
+  GrammarState* const grammar = sequence->GrammarOfNext();
+  absl::StatusOr<SampledToken> token = Draw(logits, grammar, sequence);
   if (!token.ok()) {
     // The logits are not finite. The restored prefix may be damaged, so remove it from the pool.
     const uint32_t boundary = sequence->restored.boundary;
@@ -41,7 +40,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<fl
   if (IsStop(*sequence, token->id)) return FinishReason::kStop;
   if (!PassOn(sequence, *token)) return FinishReason::kStop;
   // Only an end token is allowed now, so no step is needed to draw it.
-  if (*grammar != nullptr && (*grammar)->MustEnd()) return FinishReason::kEos;
+  if (grammar != nullptr && grammar->MustEnd()) return FinishReason::kEos;
   if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
   return std::optional<FinishReason>();
 }

@@ -150,21 +150,14 @@ void Sequence::Speculate() {
   if (!forced.empty()) return speculation.Expect(forced);
   speculation.Guess(room);
   if (speculation.drafted() == 0) return;
-  speculation.Cut(answer.grammar->CountAllowed(speculation.step().subspan(1)));
+  // After an error, the next mask reports the error.
+  speculation.Cut(answer.grammar->CountAllowed(speculation.step().subspan(1)).value_or(0));
 }
 
-absl::StatusOr<GrammarState*> Sequence::GrammarOfNext() {
-  if (request.grammar == nullptr || answer.grammar != nullptr) return answer.grammar.get();
-  std::unique_ptr<GrammarState> state = request.grammar->NewState();
-  const absl::Span<const int32_t> prompt = asked().token_ids;
-  const size_t drawn = std::min<uint64_t>(prompt.size(), asked().first_draw);
-  for (const int32_t token : prompt.last(drawn)) {
-    const absl::StatusOr<bool> accepted = state->Accept(token);
-    if (accepted.ok() && *accepted) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("first_draw: the prompt's last ", drawn, " tokens do not obey the grammar"));
+GrammarState* Sequence::GrammarOfNext() {
+  if (request.grammar != nullptr && answer.grammar == nullptr) {
+    answer.grammar = request.grammar->NewState();
   }
-  answer.grammar = std::move(state);
   return answer.grammar.get();
 }
 

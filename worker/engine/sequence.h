@@ -179,8 +179,7 @@ struct Sequence {
   LogitRules* RulesOfNext(const std::vector<int32_t>& eos);
 
   // Returns the answer's state in its grammar. Returns null if the request has no grammar.
-  // kInvalidArgument: the tokens drawn before first_draw do not obey the grammar.
-  absl::StatusOr<GrammarState*> GrammarOfNext();
+  GrammarState* GrammarOfNext();
 
   // Stops waiting for the lookup, and cancels its calls so that its thread becomes free. Returns
   // true if a lookup may have been running.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/utf8.h"
@@ -71,7 +72,10 @@ std::string GrammarLibraryVersion() {
 
 struct GrammarEngine::Tables {
   Tables(const Tokenizer* text, LlgTokenizer* made, int32_t vocab_size)
-      : tokenizer(text), library(made), mask_words((static_cast<size_t>(vocab_size) + 31) / 32) {}
+      : tokenizer(text),
+        library(made),
+        tokens(std::min(text->size(), vocab_size)),
+        mask_words((static_cast<size_t>(vocab_size) + 31) / 32) {}
   ~Tables() { llg_free_tokenizer(library); }
   Tables(const Tables&) = delete;
   Tables& operator=(const Tables&) = delete;
@@ -87,15 +91,18 @@ struct GrammarEngine::Tables {
 
   const Tokenizer* const tokenizer;
   LlgTokenizer* const library;
+  const int32_t tokens;     // number of tokens that the library knows
   const size_t mask_words;  // size of a token mask in 32-bit words
 };
 
 namespace {
 
-// Returns the error of a matcher as one line; empty: it has none.
+// Returns the error of a matcher as one line, without a backtrace; empty: it has none.
 std::string ErrorText(LlgMatcher* matcher) {
   const char* const error = llg_matcher_get_error(matcher);
   std::string text = error == nullptr ? "" : error;
+  if (absl::StrContains(text, "NoExtensionBias")) return "no text satisfies the schema";
+  text = text.substr(0, text.find("<backtrace>"));
   std::replace(text.begin(), text.end(), '\n', ' ');
   absl::RemoveExtraAsciiWhitespace(&text);
   return std::string(absl::StripSuffix(text, " <non-verbose/>"));
@@ -107,8 +114,12 @@ absl::Status MatcherError(LlgMatcher* matcher) {
 
 class LibraryState final : public GrammarState {
  public:
-  LibraryState(MatcherPtr matcher, size_t mask_words, std::shared_ptr<const void> owner)
-      : owner_(std::move(owner)), matcher_(std::move(matcher)), mask_(mask_words) {}
+  LibraryState(MatcherPtr matcher, int32_t tokens, size_t mask_words,
+               std::shared_ptr<const void> owner)
+      : owner_(std::move(owner)),
+        matcher_(std::move(matcher)),
+        tokens_(tokens),
+        mask_(mask_words) {}
 
   absl::StatusOr<absl::Span<const uint32_t>> Allow() override {
     const size_t bytes = llg_matcher_get_mask_byte_size(matcher_.get());
@@ -133,42 +144,64 @@ class LibraryState final : public GrammarState {
     return {ids.begin(), ids.end()};
   }
 
-  size_t CountAllowed(absl::Span<const int32_t> tokens) override {
-    const std::vector<uint32_t> ids(tokens.begin(), tokens.end());
+  absl::StatusOr<size_t> CountAllowed(absl::Span<const int32_t> tokens) override {
+    // An id that the library does not know would end the matcher.
+    const auto is_unknown = [&](int32_t id) { return id < 0 || id >= tokens_; };
+    const std::vector<uint32_t> ids(tokens.begin(),
+                                    std::find_if(tokens.begin(), tokens.end(), is_unknown));
     const int32_t count = llg_matcher_validate_tokens(matcher_.get(), ids.data(), ids.size());
-    return static_cast<size_t>(std::max(count, 0));
+    if (count < 0) return MatcherError(matcher_.get());
+    return static_cast<size_t>(count);
   }
 
   bool MustEnd() override { return llg_matcher_is_stopped(matcher_.get()); }
 
+  std::unique_ptr<GrammarState> Clone() const override {
+    return std::make_unique<LibraryState>(MatcherPtr(llg_clone_matcher(matcher_.get())), tokens_,
+                                          mask_.size(), owner_);
+  }
+
  private:
   const std::shared_ptr<const void> owner_;  // owns the tables that the matcher uses
   const MatcherPtr matcher_;
+  const int32_t tokens_;  // number of tokens that the library knows
   std::vector<uint32_t> mask_;
 };
 
 class LibraryGrammar final : public Grammar {
  public:
-  LibraryGrammar(GrammarSpec spec, MatcherPtr matcher, size_t mask_words,
+  LibraryGrammar(GrammarSpec spec, MatcherPtr matcher, int32_t tokens, size_t mask_words,
                  const Tokenizer* tokenizer, std::shared_ptr<const void> tables)
       : Grammar(std::move(spec)),
         tables_(std::move(tables)),
         tokenizer_(tokenizer),
+        tokens_(tokens),
         mask_words_(mask_words),
         matcher_(std::move(matcher)) {}
 
   std::unique_ptr<GrammarState> NewState() const override {
     auto state = std::make_unique<LibraryState>(MatcherPtr(llg_clone_matcher(matcher_.get())),
-                                                mask_words_, tables_);
+                                                tokens_, mask_words_, tables_);
     if (spec()->triggers.empty()) return state;
-    return AfterTrigger(std::move(state), tokenizer_, spec());
+    return AfterTrigger(std::move(state), tokenizer_, mask_words_, spec());
   }
 
  private:
   const std::shared_ptr<const void> tables_;
   const Tokenizer* const tokenizer_;
+  const int32_t tokens_;
   const size_t mask_words_;
   const MatcherPtr matcher_;  // state of an empty answer; its mask is already computed
+};
+
+class ContinuedGrammar final : public Grammar {
+ public:
+  ContinuedGrammar(GrammarSpec spec, std::unique_ptr<GrammarState> state)
+      : Grammar(std::move(spec)), state_(std::move(state)) {}
+  std::unique_ptr<GrammarState> NewState() const override { return state_->Clone(); }
+
+ private:
+  const std::unique_ptr<const GrammarState> state_;
 };
 
 absl::Status CheckTriggers(const std::vector<std::string>& triggers) {
@@ -190,11 +223,36 @@ absl::Status CheckTriggers(const std::vector<std::string>& triggers) {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<const Grammar>> ContinueGrammar(
+    const Grammar& grammar, absl::Span<const int32_t> drawn,
+    absl::FunctionRef<absl::Status()> stop) {
+  constexpr size_t kTokensPerStop = 64;
+  std::unique_ptr<GrammarState> state = grammar.NewState();
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    if (i % kTokensPerStop == 0) {
+      if (absl::Status stopped = stop(); !stopped.ok()) return stopped;
+    }
+    const absl::StatusOr<bool> accepted = state->Accept(drawn[i]);
+    if (accepted.ok() && *accepted) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the prompt's last ", drawn.size(), " tokens do not obey the grammar: token ", i, ": ",
+        accepted.ok() ? "the text after a trigger breaks the schema"
+                      : accepted.status().message()));
+  }
+  return std::make_shared<ContinuedGrammar>(*grammar.spec(), std::move(state));
+}
+
 GrammarEngine::GrammarEngine(const Tokenizer* tokenizer, std::vector<int32_t> eos,
                              int32_t vocab_size)
     : tokenizer_(tokenizer), eos_(std::move(eos)), vocab_size_(vocab_size) {}
 
 void GrammarEngine::BuildTables() {
+  const std::string version = GrammarLibraryVersion();
+  if (!version.empty() && version != kLlgVersion) {
+    built_status_ = absl::FailedPreconditionError(
+        absl::StrCat("grammar: the library must be ", kLlgVersion, "; got ", version));
+    return;
+  }
   const uint64_t before = AllocatedBytes();
   const int32_t size = std::min(tokenizer_->size(), vocab_size_);
   std::vector<uint32_t> ends;
@@ -268,8 +326,8 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   }
   GrammarSpec kept = spec;
   kept.json_schema = *std::move(checked);
-  return std::make_shared<LibraryGrammar>(std::move(kept), std::move(matcher), tables_->mask_words,
-                                          tokenizer_, tables_);
+  return std::make_shared<LibraryGrammar>(std::move(kept), std::move(matcher), tables_->tokens,
+                                          tables_->mask_words, tokenizer_, tables_);
 }
 
 }  // namespace hearth

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -58,9 +59,11 @@ class GrammarState {
   // with the same text.
   virtual std::vector<int32_t> Forced(size_t most) = 0;
   // Returns how many of `tokens`, from the first one on, could be appended in this order.
-  virtual size_t CountAllowed(absl::Span<const int32_t> tokens) = 0;
+  virtual absl::StatusOr<size_t> CountAllowed(absl::Span<const int32_t> tokens) = 0;
   // Returns whether only an end token may come next.
   virtual bool MustEnd() = 0;
+  // Returns an independent state of the same answer.
+  virtual std::unique_ptr<GrammarState> Clone() const = 0;
 };
 
 // Grammar: a compiled schema. Thread safety: all methods from any thread.
@@ -79,6 +82,13 @@ class Grammar {
  private:
   const std::shared_ptr<const GrammarSpec> spec_;
 };
+
+// Returns a grammar whose new states have accepted `drawn`, the first tokens of an answer. Calls
+// `stop` before each 64 tokens, and returns its error. kInvalidArgument: `drawn` does not obey the
+// grammar, or exceeds a limit.
+absl::StatusOr<std::shared_ptr<const Grammar>> ContinueGrammar(
+    const Grammar& grammar, absl::Span<const int32_t> drawn,
+    absl::FunctionRef<absl::Status()> stop);
 
 // Returns name and version of the grammar library, for saved states. Returns "" in a build without
 // the library.

@@ -375,6 +375,24 @@ void PrefillRun::Answer() {
   sink_->OnEnd(absl::OkStatus());
 }
 
+// Moves the request's grammar behind the tokens that were drawn before the request.
+absl::Status AcceptDrawn(GenerationSink* sink, EngineRequest* request) {
+  const absl::Span<const int32_t> prompt = request->token_ids;
+  const size_t drawn = std::min<uint64_t>(prompt.size(), request->first_draw);
+  if (drawn == 0) return absl::OkStatus();
+  auto continued = ContinueGrammar(*request->grammar, prompt.last(drawn), [&] {
+    if (sink->cancel()->is_cancelled()) return absl::CancelledError("the caller cancelled");
+    if (absl::Now() < request->deadline) return absl::OkStatus();
+    return absl::DeadlineExceededError("the deadline passed");
+  });
+  if (absl::IsInvalidArgument(continued.status())) {
+    return absl::InvalidArgumentError(absl::StrCat("first_draw: ", continued.status().message()));
+  }
+  if (!continued.ok()) return continued.status();
+  request->grammar = *std::move(continued);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text) {
@@ -521,6 +539,7 @@ absl::Status Generator::Generate(const GenerationTerms& terms, const v1::Generat
     auto grammar = CompileGrammar(request.grammar());
     if (!grammar.ok()) return grammar.status();
     made->grammar = *std::move(grammar);
+    if (absl::Status drawn = AcceptDrawn(sink.get(), &*made); !drawn.ok()) return drawn;
   }
   auto recent = recent_.Begin(*made);
   return std::make_shared<Generation>(engine_, options_, request, std::move(sink))

@@ -121,6 +121,16 @@ TEST(GrammarCallsTest, SavedStateContinuesOnAnotherWorker) {
   EXPECT_EQ(half.ids.size(), 7u);
 }
 
+TEST(GrammarCallsTest, DrawnTokensMustObeyGrammar) {
+  WorkerServer worker(WorkerServer::Invariant());
+  v1::GenerateRequest request = SchemaRequest(kSchema);
+  request.set_first_draw(3);
+  const auto refused = worker.Generate(request).status;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(),
+              StartsWith("first_draw: the prompt's last 3 tokens do not obey the grammar: token"));
+}
+
 TEST(GrammarCallsTest, StateOfOtherLibraryIsRefused) {
   WorkerServer worker(WorkerServer::Invariant());
   GenerateAs(&worker, SchemaRequest(kSchema, 7), "half");

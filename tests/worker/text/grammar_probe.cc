@@ -34,7 +34,7 @@ bool Allows(GrammarState* state, int32_t token) {
 bool IsValid(const Grammar& grammar, const Tokenizer& tokenizer, const std::string& text) {
   const auto state = grammar.NewState();
   for (const int32_t token : tokenizer.EncodePlain(text)) {
-    if (state->MustEnd() || state->CountAllowed({&token, 1}) == 0) return false;
+    if (state->MustEnd() || state->CountAllowed({&token, 1}).value_or(0) == 0) return false;
     const auto accepted = state->Accept(token);
     if (!accepted.ok() || !*accepted) return false;
   }

@@ -43,7 +43,7 @@ bool Accepts(GrammarState* state, const std::string& text) {
   for (const int32_t token : TinyTokenizer().EncodePlain(text)) {
     const bool allowed = Allows(state, token);
     if (!allowed) return false;
-    EXPECT_EQ(state->CountAllowed({&token, 1}), 1u) << text << ": " << token;
+    EXPECT_EQ(*state->CountAllowed({&token, 1}), 1u) << text << ": " << token;
     const auto accepted = state->Accept(token);
     EXPECT_TRUE(accepted.ok() && *accepted) << accepted.status();
   }
@@ -113,7 +113,7 @@ TEST(GrammarTest, ForcedTokensAreOnlyPossibleText) {
   std::string forced;
   for (std::vector<int32_t> ids = state->Forced(4); !ids.empty(); ids = state->Forced(4)) {
     ASSERT_LE(ids.size(), 4u);
-    EXPECT_EQ(state->CountAllowed(ids), ids.size());
+    EXPECT_EQ(*state->CountAllowed(ids), ids.size());
     forced += TinyTokenizer().Decode(ids, false);
     for (const int32_t id : ids) ASSERT_TRUE(*state->Accept(id));
   }
@@ -129,6 +129,48 @@ TEST(GrammarTest, StatesAreIndependent) {
   EXPECT_TRUE(Accepts(other.get(), R"({"name": ")"));
   EXPECT_TRUE(Accepts(one.get(), R"(: {"where": "")"));
   EXPECT_FALSE(Accepts(other.get(), "lamp"));
+}
+
+TEST(GrammarTest, ContinuedGrammarBeginsAfterDrawnTokens) {
+  for (const std::vector<std::string>& triggers : {std::vector<std::string>(), {"{\"name\":"}}) {
+    const auto grammar = Grammars().Compile({kCall, triggers, false});
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    const std::vector<int32_t> drawn = TinyTokenizer().EncodePlain(R"({"name": "look", )");
+    int calls = 0;
+    const auto go_on = [&] {
+      ++calls;
+      return absl::OkStatus();
+    };
+    const auto continued = ContinueGrammar(**grammar, drawn, go_on);
+    ASSERT_TRUE(continued.ok()) << continued.status();
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ((*continued)->spec()->json_schema, (*grammar)->spec()->json_schema);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(Accepts((*continued)->NewState().get(), R"("parameters": {"where": ""}})"));
+    }
+    const auto cancelled = [] { return absl::CancelledError("enough"); };
+    EXPECT_EQ(ContinueGrammar(**grammar, drawn, cancelled).status(),
+              absl::CancelledError("enough"));
+  }
+  const auto grammar = Grammars().Compile({kCall, {}, false});
+  const std::vector<int32_t> wrong = TinyTokenizer().EncodePlain("the sea");
+  const absl::Status refused =
+      ContinueGrammar(**grammar, wrong, [] { return absl::OkStatus(); }).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("tokens do not obey the grammar: token 0: "), HasSubstr("token")));
+}
+
+// A model's vocabulary may be larger than the tokenizer's.
+TEST(GrammarTest, UnknownTokenIsNotAllowed) {
+  const auto state = StateOf(kCall);
+  std::vector<int32_t> ids = state->Forced(2);
+  ASSERT_FALSE(ids.empty());
+  const size_t known = ids.size();
+  ids.push_back(TinyTokenizer().size());
+  ids.push_back(-1);
+  EXPECT_EQ(*state->CountAllowed(ids), known);
+  EXPECT_TRUE(Accepts(state.get(), R"({"name": ")"));
 }
 
 TEST(GrammarTest, CheckedSchemaCompilesToSameSchema) {
@@ -155,7 +197,8 @@ TEST(GrammarTest, RefusalNamesPath) {
 }
 
 TEST(GrammarTest, EndlessReferenceIsRefused) {
-  EXPECT_EQ(RefusalOf(R"({"$ref": "#"})").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RefusalOf(R"({"$ref": "#"})"),
+            absl::InvalidArgumentError("grammar.json_schema: no text satisfies the schema"));
   const char* const cycle =
       R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})";
   EXPECT_EQ(RefusalOf(cycle).code(), absl::StatusCode::kInvalidArgument);
@@ -233,8 +276,13 @@ TEST(GrammarTriggerTest, TokenBeyondTriggerIsDrawnAgain) {
   ASSERT_TRUE(accepted.ok()) << accepted.status();
   EXPECT_FALSE(*accepted);
   EXPECT_FALSE(Allows(state.get(), wrong));
-  EXPECT_FALSE(Allows(state.get(), 0));
-  EXPECT_TRUE(Allows(state.get(), *(*tokenizer)->FindPiece("\"")));
+  EXPECT_TRUE(Allows(state.get(), 0)) << "still free text";
+  const int32_t quote = *(*tokenizer)->FindPiece("\"");
+  EXPECT_TRUE(Allows(state.get(), quote));
+  EXPECT_TRUE(*state->Accept(quote));
+  EXPECT_TRUE(Allows(state.get(), wrong));
+  EXPECT_TRUE(*state->Accept(*(*tokenizer)->FindPiece(":")));
+  EXPECT_FALSE(Allows(state.get(), 0)) << "the trigger is complete";
 }
 
 }  // namespace

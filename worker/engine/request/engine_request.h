@@ -40,7 +40,9 @@ struct EngineRequest {
   std::string tenant = "default";
   std::string adapter;  // name in EngineOptions::adapters; empty: no adapter
   SamplingParams sampling;
-  std::shared_ptr<const Grammar> grammar;  // grammar of the answer's text; null: free text
+  // Grammar of the answer's text; null: free text. Its new states have accepted the first_draw
+  // tokens (ContinueGrammar), so that no engine thread replays these tokens.
+  std::shared_ptr<const Grammar> grammar;
   // Tokens drawn before this request; the first token's random number has this index.
   uint64_t first_draw = 0;
   // 0: prefill only. A prefill-only request that writes computes up to the last boundary to save,
