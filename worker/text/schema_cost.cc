@@ -55,8 +55,8 @@ struct Node {
   }
 };
 
-// Weight of a schema, where a JSON value of an enum or const weighs 1: the library needs 25 us and
-// 1 us for them.
+// Weight of a schema; a JSON value of an enum or const weighs 1. The library needs 25 to 75 us for
+// a schema, most for a schema without type, and less than 1 us for a value.
 constexpr uint64_t kSchemaWeight = 25;
 
 // What an intersection with a schema costs.

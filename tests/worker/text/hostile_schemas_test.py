@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 COMPILE_MS, MASK_MS = 250, 50  # processor time
-MEMORY_BYTES = 64 << 20        # that the process may keep
+MEMORY_BYTES = 64 << 20        # that the process may keep, and that it may need at a time
 ENDED = "the probe ended: no memory, or no time"
 TEXT = {"type": "string"}
 
@@ -175,7 +175,11 @@ def intersections(add):
             products(parts, branches, lambda one: {"properties": {"a": one}}))
     for count in (1, 200, 1000):
         add(f"two recursive schemas, {count} values", both_recursive({"enum": list(range(count))}))
-    for count, inner in ((50, 50), (200, 400)):
+    for count in (15, 19, 25):
+        add(f"two parts of {count} branches without type", {"allOf": [
+            {"anyOf": [{"properties": {f"{part}{i}_{j}": {} for j in range(3)}}
+                       for i in range(count)]} for part in "ab"]})
+    for count, inner in ((20, 50), (50, 50), (200, 400)):
         add(f"{count} properties that obey {inner} properties", {"allOf": [
             properties(count), {"additionalProperties": properties(inner, 0, TEXT)}]})
 
@@ -204,9 +208,9 @@ def schemas():
     return found
 
 
-def rss(process):
+def rss(process, field="VmRSS:"):
     text = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    return int(text.partition("VmRSS:")[2].split()[0]) << 10
+    return int(text.partition(field)[2].split()[0]) << 10
 
 
 def limit_process():
@@ -229,6 +233,7 @@ def main():
 
         ask('{"type": "object"}')
         before = rss(process)
+        pathlib.Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")
         worst = {"ms": 0, "mask_ms": 0}
         for name, schema in schemas().items():
             answer = ask(schema)
@@ -245,8 +250,11 @@ def main():
         kept = rss(process) - before
         if kept > MEMORY_BYTES:
             failures.append(f"the process keeps {kept >> 20} MiB")
+        peak = rss(process, "VmHWM:") - before
+        if peak > MEMORY_BYTES:
+            failures.append(f"the process needs {peak >> 20} MiB at a time")
         print(f"{len(schemas())} schemas: compiling {worst['ms']:.0f} ms at most, a mask "
-              f"{worst['mask_ms']:.0f} ms, {kept >> 20} MiB kept")
+              f"{worst['mask_ms']:.0f} ms, {kept >> 20} MiB kept, {peak >> 20} MiB at a time")
         process.stdin.close()
     print("\n".join(failures))
     sys.exit(bool(failures))
