@@ -175,12 +175,12 @@ class FetchFlow final : public Flow {
   absl::Duration Budget() const override { return kFetchBudget; }
 
   bool is_again_ = false;
-  // What the node keeps of the call: the next three members.
+  // The next three members: the state that the node keeps of the call.
   std::unique_ptr<FetchSession> session_;
   std::vector<std::pair<uint32_t, uint32_t>> slices_;
   // copies of objects in lent device memory; null: the object has no such copy
   std::map<uint32_t, DeviceRef> copies_;
-  // What the worker keeps of the call: the next three members.
+  // The next three members: the state that the worker keeps of the call.
   std::optional<ObjectBuilder> builder_;
   uint32_t usable_tokens_ = 0;
   Tier tier_ = Tier::kNone;

@@ -252,7 +252,7 @@ TEST(SchemaCheckTest, MultiplesThatMeetHaveALimitTogether) {
               refused);
   EXPECT_THAT(Checked(R"({"multipleOf":9973,"anyOf":[{"multipleOf":7}]})"), refused);
   EXPECT_THAT(Checked(R"({"anyOf":[{"multipleOf":9973},{"multipleOf":9967}]})"), HasSubstr("9967"));
-  // Keywords beside anyOf that restrict no values.
+  // Keywords next to anyOf that restrict no values.
   for (const char* beside :
        {R"("$defs":{"a":{}})", R"("definitions":{"a":{}})",
         R"("$schema":"https://json-schema.org/draft/2020-12/schema")", R"("description":"d")"}) {
