@@ -33,7 +33,7 @@ struct Manifest {
   // position of the next token; equals token_count, because positions are absolute
   uint32_t next_position = 0;
   std::string attention_mask = "causal";
-  std::vector<uint32_t> token_ids;  // `token_count` ids
+  std::vector<uint32_t> token_ids;      // `token_count` ids
   std::vector<uint32_t> cuts;           // strictly increasing, each in (0, token_count]
   std::vector<ManifestObject> objects;  // exactly the objects of NeededObjects(layout, token_count)
 };

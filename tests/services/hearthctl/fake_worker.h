@@ -30,11 +30,11 @@ class FakeWorker final : public v1::Inference::Service {
 
   // Options, set by the test.
   grpc::Status failure = grpc::Status::OK;  // if not OK, every call ends with this error
-  v1::ExplainResponse explained;  // if its summary is set, the response of Explain
-  grpc::Status prefill_failure;  // if not OK, Prefill ends with this error
-  bool answers_get_model = false;  // if true, GetModel succeeds even if `failure` is set
-  std::string field_dtype;  // if not empty, value of the fingerprint's field dtype
-  bool store_works = true;  // if false, Prefill computes the prompt but publishes nothing
+  v1::ExplainResponse explained;            // if its summary is set, the response of Explain
+  grpc::Status prefill_failure;             // if not OK, Prefill ends with this error
+  bool answers_get_model = false;           // if true, GetModel succeeds even if `failure` is set
+  std::string field_dtype;                  // if not empty, value of the fingerprint's field dtype
+  bool store_works = true;           // if false, Prefill computes the prompt but publishes nothing
   std::string first_word = "Hello";  // the first word of each answer
   std::function<void()> between_words;  // called between the two words of an answer
   // if not OK, Generate ends with this error between the two words
