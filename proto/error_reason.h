@@ -18,6 +18,8 @@ namespace hearth {
 
 // key of the reason in the absl::Status payload
 inline constexpr char kErrorReason[] = "hearth/error-reason";
+// key of the payload with the length of a prompt that is too long
+inline constexpr char kPromptExcess[] = "hearth/prompt-excess";
 inline constexpr char kContextLengthExceeded[] = "context_length_exceeded";
 inline constexpr char kModelNotFound[] = "model_not_found";
 inline constexpr char kUnsupportedParameter[] = "unsupported_parameter";
@@ -35,13 +37,24 @@ inline std::string ReasonOf(const absl::Status& status) {
 
 // Returns a kInvalidArgument error. Clients search its text for fixed phrases: litellm for "This
 // model's maximum context length is", LangChain for "prompt is too long". `field`: path of the
-// prompt in the request. `prompt_tokens`: a number, which may have words around it.
+// prompt in the request. `prompt_tokens`: a number, which may have words before it. `free_tokens`:
+// tokens of the context that must stay free for the answer.
 inline absl::Status PromptTooLong(absl::string_view field, uint64_t context_tokens,
-                                  const absl::AlphaNum& prompt_tokens) {
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                        field, ": This model's maximum context length is ", context_tokens,
-                        " tokens, the prompt has ", prompt_tokens, ": the prompt is too long")),
-                    kContextLengthExceeded);
+                                  const absl::AlphaNum& prompt_tokens, uint64_t free_tokens = 0) {
+  absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      field, ": This model's maximum context length is ", context_tokens,
+      " tokens, the prompt has ", prompt_tokens,
+      free_tokens > 0 ? ", which leaves no token to generate" : "", ": the prompt is too long"));
+  status.SetPayload(kPromptExcess,
+                    absl::Cord(absl::StrCat(prompt_tokens, " tokens > ",
+                                            context_tokens - free_tokens, " maximum")));
+  return WithReason(std::move(status), kContextLengthExceeded);
+}
+
+// Returns "M tokens > N maximum" for an error of PromptTooLong; "" for other errors.
+inline std::string PromptExcessOf(const absl::Status& status) {
+  const auto excess = status.GetPayload(kPromptExcess);
+  return excess.has_value() ? std::string(*excess) : "";
 }
 
 }  // namespace hearth

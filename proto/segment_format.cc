@@ -12,7 +12,7 @@ namespace {
 constexpr absl::string_view kMagic = "hearthsegment\r\n\x1a";
 constexpr uint32_t kHostVersion = 1, kDeviceVersion = 2;
 constexpr uint64_t kMaxDataBytes = uint64_t{1} << 50;
-constexpr char kCutShort[] = "its header is cut short";
+constexpr char kCutShort[] = "the header of the segment is cut short";
 
 }  // namespace
 
@@ -67,7 +67,7 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
   if (granule != kSegmentGranuleBytes || data_bytes == 0 || data_bytes > kMaxDataBytes ||
       data_bytes % kSegmentGranuleBytes != 0 || data_offset != layout.data_offset() ||
       file_bytes != layout.file_bytes()) {
-    return refuse("its header contradicts itself or the file's size");
+    return refuse("the header of the segment contradicts itself or the file's size");
   }
   return layout;
 }

@@ -12,6 +12,7 @@
 #include "proto/restore_rule.h"
 #include "proto/slice_hasher.h"
 #include "proto/snapshot_format.h"
+#include "proto/utf8.h"
 
 namespace hearth {
 namespace {
@@ -19,25 +20,28 @@ namespace {
 constexpr absl::string_view kMagic = "HRTHSTAT";
 // File versions: neither Rules nor a Grammar; Rules only; a Grammar.
 constexpr uint32_t kPlain = 1, kWithRules = 2, kWithGrammar = 3;
-constexpr size_t kMaxSchemaBytes = size_t{116} << 10, kMaxTriggers = 16;
 constexpr size_t kMaxListed = 1024;  // limit of token ids in each list of Rules
 constexpr absl::string_view kDomain = "hearth.state.v1";
 constexpr size_t kDigestBytes = 8;
 // alignment of the snapshot in the file, so that the snapshot's slices stay aligned
 constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768 + kMaxSchemaBytes;
+constexpr uint64_t kMaxBodyBytes = uint64_t{kMaxPromptTokens} * 4 + 32768 + kMaxStateSchemaBytes;
 
 uint64_t AlignUp(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
 absl::Status CheckGrammar(const SavedState::Grammar& grammar) {
-  const auto is_long = [](const std::string& text) { return text.size() > kMaxStateTextBytes; };
-  const bool fits = grammar.json_schema.size() <= kMaxSchemaBytes &&
-                    grammar.triggers.size() <= kMaxTriggers && !is_long(grammar.library) &&
-                    std::none_of(grammar.triggers.begin(), grammar.triggers.end(), is_long);
+  const auto is_trigger = [](const std::string& text) {
+    return !text.empty() && text.size() <= kMaxStateTriggerBytes && !FindInvalidUtf8(text);
+  };
+  const bool fits = grammar.json_schema.size() <= kMaxStateSchemaBytes &&
+                    grammar.triggers.size() <= kMaxStateTriggers &&
+                    grammar.library.size() <= kMaxStateTextBytes &&
+                    std::all_of(grammar.triggers.begin(), grammar.triggers.end(), is_trigger);
   if (!fits) {
     return absl::InvalidArgumentError(
-        absl::StrCat("grammar: must have at most ", kMaxSchemaBytes, " bytes of schema, ",
-                     kMaxTriggers, " triggers and ", kMaxStateTextBytes, " bytes in each text"));
+        absl::StrCat("grammar: must have at most ", kMaxStateSchemaBytes, " bytes of schema, ",
+                     kMaxStateTriggers, " triggers of 1 to ", kMaxStateTriggerBytes,
+                     " bytes of UTF-8, and ", kMaxStateTextBytes, " bytes of library name"));
   }
   if (!grammar.json_schema.empty() || grammar == SavedState::Grammar()) return absl::OkStatus();
   return absl::InvalidArgumentError("grammar: triggers, lenient and library need a schema");
@@ -164,7 +168,8 @@ absl::StatusOr<SavedState> ParseBody(absl::string_view body) {
     grammar.json_schema = std::string(reader.FieldOf(FieldType::kText, "state json_schema"));
     grammar.lenient = reader.IntegerField("state lenient") != 0;
     grammar.library = std::string(reader.FieldOf(FieldType::kText, "state grammar library"));
-    while (reader.status().ok() && reader.remaining() > 0) {
+    while (reader.status().ok() && reader.remaining() > 0 &&
+           grammar.triggers.size() <= kMaxStateTriggers) {
       grammar.triggers.emplace_back(reader.FieldOf(FieldType::kText, "state trigger"));
     }
   }
@@ -219,13 +224,13 @@ bool SavedState::Rules::operator==(const Rules& other) const {
 absl::Status CheckHasStates(const KvLayout& layout) {
   if (layout.exactness != Exactness::kInvariant) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the class ", ExactnessName(layout.exactness),
-                     " has no saved states: decoding does not give the bits of prefill "
-                     "(--exactness invariant)"));
+        absl::StrCat("saved states need --exactness invariant; this worker has the class ",
+                     ExactnessName(layout.exactness),
+                     ", in which decoding and prefill may compute different bits"));
   }
   if (!layout.quantization.is_on()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "a worker whose chunks are quantized (--kv-cache quantized) has no saved states");
+      "saved states need chunks that are not quantized; this worker has --kv-cache quantized");
 }
 
 absl::StatusOr<StatePrelude> ParseStatePrelude(absl::string_view prefix) {

@@ -8,6 +8,7 @@
 #ifndef HEARTH_PROTO_STATE_FORMAT_H_
 #define HEARTH_PROTO_STATE_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,6 +55,10 @@ struct SavedState {
   };
   Grammar grammar;
 };
+
+// Limits of a saved grammar, equal to the limits of a grammar in a request (worker/text/grammar.h).
+inline constexpr size_t kMaxStateSchemaBytes = size_t{116} << 10;
+inline constexpr size_t kMaxStateTriggers = 16, kMaxStateTriggerBytes = 64;
 
 // Returns kFailedPrecondition with the reason if states of models with this layout cannot be saved.
 absl::Status CheckHasStates(const KvLayout& layout);
