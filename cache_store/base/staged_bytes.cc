@@ -11,6 +11,8 @@ absl::Status StagedBytes::Reserve(const std::string& tenant, uint64_t bytes,
                                   uint64_t most_of_tenant) {
   absl::MutexLock lock(&mutex_);
   assert(bytes_ <= limit_bytes_);
+  assert(bytes_ > 0 || of_tenant_.empty());
+  if (bytes == 0) return absl::OkStatus();  // Release() would not erase the tenant's entry
   if (bytes > limit_bytes_ - bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the received bytes of uncommitted publishes would exceed max_staged_bytes, ",
@@ -27,6 +29,7 @@ absl::Status StagedBytes::Reserve(const std::string& tenant, uint64_t bytes,
   of_tenant_[tenant] = staged + bytes;
   bytes_ += bytes;
   most_bytes_ = std::max(most_bytes_, bytes_);
+  assert(bytes_ <= limit_bytes_ && staged + bytes <= bytes_);
   return absl::OkStatus();
 }
 

@@ -66,7 +66,7 @@ constexpr Named kNames[] = {
     {"recovery_collected_objects",
      "Last start: objects erased because no restore point needs them"},
     {"recovery_damage", "Last start: damaged files and damaged ranges of records"},
-    {"events_lost", "Watchers that lost events because they were too slow"},
+    {"events_lost", "Events dropped: the queue to all watchers was full (not a watcher's own)"},
     {"leases_granted", "Leases granted: one caller computes a prefix for others"},
     {"lease_waits", "Callers that waited for another caller to compute their prefix"},
     {"lease_waits_hit", "Callers that waited for another caller and then found the prefix"},

@@ -54,8 +54,8 @@ class Evictor {
     return bytes <= limits_.disk_bytes && sums_->disk_bytes() <= limits_.disk_bytes - bytes;
   }
   // Evicts up to `most` restore points while the disk holds more than its limit. Restore points
-  // that are pinned, in use or guaranteed stay, so the limit may stay exceeded. Returns whether
-  // another call is needed.
+  // that are pinned, in use or guaranteed (floor_bytes) stay, so the limit may stay exceeded.
+  // Returns whether another call is needed.
   bool TrimDisk(int most);
   // Reserves RAM for the bookkeeping of restore points: evicts restore points until `bytes` more
   // are within the limit, then frees KV in RAM. If the tenant has more than its share of restore

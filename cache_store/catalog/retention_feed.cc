@@ -82,6 +82,7 @@ void RetentionFeed::SetListed(RestorePointEntry* point) {
 
 void RetentionFeed::Remove(const RestorePointEntry& point, bool may_return) {
   if (!point.listed) return;
+  assert(size_ > 0);
   --size_;
   retention_->Erase(KeyOf(point.id()), may_return);
   assert(size_ == retention_->held());

@@ -1,5 +1,6 @@
 #include "cache_store/disk/damage_confirmation.h"
 
+#include <cassert>
 #include <filesystem>
 #include <iterator>
 #include <system_error>
@@ -42,6 +43,7 @@ bool DamageConfirmation::ReadAgainAfterMisread(absl::string_view what) {
 
 // Waits for the next pause. Returns false if all pauses are used up.
 bool DamageConfirmation::Pause(absl::string_view wrong) {
+  assert(!confirmed() && waits_ <= std::size(kPausesInSeconds));
   if (waits_ == std::size(kPausesInSeconds)) return false;
   const absl::Duration pause = absl::Seconds(kPausesInSeconds[waits_++]);
   if (waits_ == 1 && warnings_ != nullptr) {

@@ -3,7 +3,9 @@
 #include <rocksdb/env.h>
 #include <rocksdb/write_batch.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -106,6 +108,11 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     if (slices.empty()) return absl::OkStatus();
+    // One call writes one column family. EraseObject() erases only layers below this limit.
+    for (const SliceWrite& write : slices) {
+      assert(write.slice.in_table == slices[0].slice.in_table);
+      assert(write.slice.layer < kMaxRecordLayers);
+    }
     if (!slices[0].slice.in_table) {
       return WriteBatch("write", false, [&](rocksdb::WriteBatch* batch) {
         for (const SliceWrite& write : slices) {
@@ -127,6 +134,8 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status WriteObject(const ObjectRecord& object) override {
+    assert(object.number > 0 && !object.layers.empty());
+    assert(std::is_sorted(object.layers.begin(), object.layers.end()));
     return Put("writing an object record", kObjects, NumberKey(object.number),
                SerializeObject(object));
   }
@@ -147,8 +156,13 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
                                const FingerprintRecord& fingerprint, bool sync) override {
+    assert(!manifests.empty());
     std::vector<uint64_t> numbers, replaced;
     for (const ManifestRecord& record : manifests) {
+      // A start finds the fingerprint of a manifest by these two fields.
+      assert(record.tenant == fingerprint.tenant);
+      assert(record.manifest.fingerprint == fingerprint.fingerprint.digest());
+      assert(record.number > 0 && record.number != record.replaced);
       numbers.push_back(record.number);
       replaced.push_back(record.replaced);
     }
@@ -191,6 +205,7 @@ class RocksDiskTier : public DiskTier {
     absl::Status settled = Put("recording a drop", kManifests, kDropsKey, absl::StrCat(drops));
     if (settled.ok()) settled = WithOwnDb([this] { return Flush(); });
     if (settled.ok()) settled = count_->NoteDrops(drops);
+    assert(all >= mine && mine > settled_drops_);
     if (settled.ok()) settled_drops_ = all;
     return settled;
   }
@@ -331,6 +346,7 @@ class RocksDiskTier : public DiskTier {
       if (!opened.ok() && !OpenToServe(opened)) return opened;
     }
     const absl::ReaderMutexLock lock(&db_mu_);
+    assert(closed_.load() == (db_ == nullptr));
     if (db_ == nullptr) return absl::UnavailableError("the database is being reopened; try again");
     return use();
   }
@@ -340,6 +356,7 @@ class RocksDiskTier : public DiskTier {
   auto WithOwnDb(F use) -> decltype(use()) {
     return WithDb([&]() -> decltype(use()) {
       if (tables_ == nullptr) return absl::UnavailableError("the database is read-only; try later");
+      assert(db_->reserve() != nullptr);
       return use();
     });
   }
@@ -395,6 +412,7 @@ class RocksDiskTier : public DiskTier {
   void CountBackups(int more) {
     const absl::MutexLock lock(&reopen_mu_);
     backups_ += more;
+    assert(backups_ >= 0);
   }
 
   void StopCompactions() {
@@ -427,6 +445,7 @@ class RocksDiskTier : public DiskTier {
       ServeReads(status);
       return status;
     }
+    assert(db_->reserve() != nullptr);  // OpenAgain() opens for writing
     tables_ = std::make_unique<SliceTables>(db_.get(), dir_);
     closed_.store(false);
     if (stopped_.load()) (*db_)->DisableManualCompaction();
@@ -452,6 +471,7 @@ class RocksDiskTier : public DiskTier {
   bool ServeReads(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reopen_mu_)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(db_mu_) {
     if (absl::IsDataLoss(why)) return false;
+    assert(tables_ == nullptr && closed_.load());
     if (!Database::Open(dir_, Database::Mode::kServe, &db_, options_).ok()) {
       db_ = nullptr;
       next_serving_ = absl::Now() + options_.pause;

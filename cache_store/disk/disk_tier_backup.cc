@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -143,6 +144,7 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   rocksdb::BackupID id = 0;
   status = engine->CreateNewBackup(rocksdb::CreateBackupOptions(), db.get(), &id);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
+  assert(id > 0);  // 0 means the newest backup in RestoreDataDir()
   BackupReport report;
   const uint64_t after = BytesUnder(to);
   report.id = id;

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
@@ -423,6 +424,10 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
     }
   }
   if (!status.ok()) return CannotOpen(dir, status);
+  assert(database->db_ != nullptr && database->handles_.size() == kFamilies);
+  // DiskTier takes a database with a reserve file for one that may be written.
+  assert((database->reserve_ != nullptr) ==
+         (mode == Mode::kOwn || mode == Mode::kOwnAgain || mode == Mode::kOwnToErase));
   database->cut_logs_ = log->dropped();
   if (mode == Mode::kServe && !database->cut_logs_.empty()) {
     return absl::DataLossError(database->cut_logs_[0]);
@@ -478,6 +483,7 @@ rocksdb::Status Database::OpenOrRepair(const std::string& dir, Mode mode,
   const auto open = [&] {
     handles_.clear();
     // Refuse a database without CURRENT, for which RocksDB would create an empty database.
+    assert(db_ == nullptr);  // otherwise the open database would be lost without being closed
     if (absl::IsDataLoss(CheckHasDatabase(dir))) {
       return rocksdb::Status::Corruption("the database's file CURRENT is missing");
     }
@@ -507,6 +513,7 @@ rocksdb::Status Database::Repair(const std::string& dir, const std::string& why,
                                  DamageConfirmation confirmation,
                                  absl::FunctionRef<rocksdb::Status()> open) {
   const std::string path = DatabasePath(dir);
+  assert(db_ == nullptr && recovery_files_ == nullptr);
   recovery_files_ = std::make_shared<RecoveryFileSystem>(files_);
   recovery_env_ = rocksdb::NewCompositeEnv(recovery_files_);
   options->env = recovery_env_.get();
@@ -571,6 +578,7 @@ absl::Status Database::TryDisk(const std::string& dir, const DiskTierOptions& op
 
 void Database::Close() {
   if (db_ == nullptr) return;
+  assert(handles_.size() == kFamilies);
   for (rocksdb::ColumnFamilyHandle* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
   handles_.clear();
   db_->Close().PermitUncheckedError();

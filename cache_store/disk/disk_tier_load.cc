@@ -3,6 +3,7 @@
 #include <rocksdb/metadata.h>
 
 #include <algorithm>
+#include <cassert>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -301,6 +302,7 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     absl::StatusOr<ManifestRecord> record = ParseManifestRecord(value);
     if (record.ok() && record->number == number) read = *std::move(record);
   }
+  assert(records.size() == numbers.size());
   return records;
 }
 

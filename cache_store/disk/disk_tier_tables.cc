@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cassert>
 #include <filesystem>
 #include <numeric>
 #include <system_error>
@@ -42,6 +43,7 @@ struct Table {
 // Adds to the table's live bytes the slices of all objects of its family that have a record and a
 // number in [first, last].
 absl::Status CountLive(const Database& db, Table* table) {
+  assert(table->live_bytes == 0);
   const std::string end = table->last.substr(0, NumberKey(0).size());
   const std::unique_ptr<rocksdb::Iterator> it(
       db->NewIterator(rocksdb::ReadOptions(), db.family(kObjects)));
@@ -78,6 +80,8 @@ uint64_t BytesOf(const std::vector<Table>& tables) {
 // Returns the tables without live bytes whose key range overlaps no table with live bytes, because
 // dropping a range deletes all tables in it. `tables` are ordered by first key.
 std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
+  assert(std::is_sorted(tables.begin(), tables.end(),
+                        [](const Table& a, const Table& b) { return a.first < b.first; }));
   std::vector<const Table*> droppable;
   for (size_t i = 0; i < tables.size(); ++i) {
     if (tables[i].live_bytes > 0) continue;
@@ -139,7 +143,8 @@ rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& pa
   it->SeekToFirst();
   if (it->Valid()) it->SeekToLast();
   if (it->Valid()) return it->status();
-  return it->status().ok() ? rocksdb::Status::Corruption("a new table is empty") : it->status();
+  return it->status().ok() ? rocksdb::Status::Corruption("a new table was written without entries")
+                           : it->status();
 }
 
 }  // namespace
@@ -156,11 +161,14 @@ absl::Status SliceTables::Prepare(const std::string& dir) {
 }
 
 rocksdb::Status SliceTables::Make(absl::Span<const SliceWrite> slices, std::string* path) {
+  assert(!slices.empty() && db_->reserve() != nullptr);
   std::vector<std::pair<std::string, const SliceWrite*>> ordered;
   for (const SliceWrite& write : slices) {
     ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
   }
   std::sort(ordered.begin(), ordered.end());
+  // RocksDB's table writer refuses a key that does not follow the previous one.
+  for (size_t i = 1; i < ordered.size(); ++i) assert(ordered[i - 1].first < ordered[i].first);
   *path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
   rocksdb::EnvOptions file_options;
   file_options.writable_file_max_buffer_size = kFileBufferBytes;
@@ -179,6 +187,7 @@ rocksdb::Status SliceTables::Make(absl::Span<const SliceWrite> slices, std::stri
 }
 
 rocksdb::Status SliceTables::TakeOver(const std::string& path) {
+  assert(IsNewTable(path));
   rocksdb::IngestExternalFileOptions options;
   options.move_files = true;
   // allowed because no reader reads an object before its manifest exists
@@ -233,6 +242,7 @@ void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch
     object->layers.resize(kMaxRecordLayers);
     std::iota(object->layers.begin(), object->layers.end(), 0);
   }
+  assert(object->layers.size() <= kMaxRecordLayers);
   for (const Family family : {kSlices, kTables}) {
     for (const uint32_t layer : object->layers) {
       batch->Delete(db.family(family), SliceKey(number, layer));

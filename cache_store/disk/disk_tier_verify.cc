@@ -1,3 +1,4 @@
+#include <cassert>
 #include <memory>
 #include <set>
 #include <string>
@@ -59,6 +60,8 @@ class Verifier {
     Name(problems, "", &report_.problem_count, &report_.problems);
     Name(misreads, "; a second read gave different bytes", &report_.misread_count,
          &report_.misreads);
+    assert(report_.problems.size() <= VerifyReport::kMaxNamedProblems);
+    assert(report_.misreads.size() <= VerifyReport::kMaxNamedProblems);
     report_.problem_count += unnamed_;
     return std::move(report_);
   }
@@ -113,6 +116,7 @@ class Verifier {
       wrongs_.insert(std::move(text));
     } else {
       ++unnamed_;
+      assert(wrongs_.size() == kMaxWrongs);
     }
   }
 

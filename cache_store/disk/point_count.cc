@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <fstream>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "cache_store/base/regular_file.h"
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
@@ -62,6 +64,7 @@ void PointCount::Add(absl::Span<const uint64_t> numbers, absl::Span<const uint64
   const absl::MutexLock lock(&mu_);
   for (const uint64_t number : replaced) numbers_.erase(number);
   numbers_.insert(numbers.begin(), numbers.end());
+  for (const uint64_t number : replaced) assert(number == 0 || !numbers_.contains(number));
   Write().IgnoreError();
 }
 
@@ -81,6 +84,7 @@ PointCount::Noted PointCount::noted() const {
 }
 
 absl::Status PointCount::NoteDrops(uint64_t drops) {
+  assert(drops > 0);
   const absl::MutexLock lock(&mu_);
   now_.drops = std::max(now_.drops, drops);
   absl::Status written = Write();
@@ -95,9 +99,14 @@ absl::Status PointCount::Write() {
   AppendU64(&bytes, now_.drops);
   AppendU64(&bytes, now_.boot);
   AppendDigest(&bytes);
+  assert(bytes.size() == kCheckedBytes + sizeof(uint64_t));  // the size that Read() expects
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), 0);
   if (written == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "writing the count of restore points");
+  constexpr char kWhat[] = "writing the count of restore points";
+  // A short write sets no errno.
+  return written < 0 ? absl::ErrnoToStatus(errno, kWhat)
+                     : absl::ResourceExhaustedError(
+                           absl::StrCat(kWhat, ": only ", written, " of ", bytes.size(), " bytes"));
 }
 
 }  // namespace hearth

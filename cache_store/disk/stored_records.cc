@@ -1,7 +1,9 @@
 #include "cache_store/disk/stored_records.h"
 
 #include <algorithm>
+#include <cassert>
 
+#include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
 
 namespace hearth {
@@ -13,13 +15,16 @@ constexpr uint32_t kManifestTag = 0x3450524D;  // "MRP4" in ASCII
 
 bool ReadFlag(ByteReader* reader, absl::string_view what) {
   const uint32_t value = reader->U32(what);
-  if (value > 1) reader->Refuse(what);
+  if (value > 1) reader->Refuse(absl::StrCat(what, " must be 0 or 1; got ", value));
   return value == 1;
 }
 
 }  // namespace
 
 std::string SerializeObject(const ObjectRecord& object) {
+  // ParseObject() refuses a record that breaks one of these.
+  assert(object.layers.size() <= kMaxRecordLayers);
+  assert(object.slice_digests.size() == object.layers.size());
   std::string bytes;
   AppendU32(&bytes, kObjectTag);
   AppendU64(&bytes, object.number);
@@ -57,10 +62,14 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   object.layers = reader.U32Array(layers, "layers");
   object.slice_digests = reader.U64Array(layers, "slice digests");
   if (absl::Status ended = reader.End("object record"); !ended.ok()) return ended;
+  assert(object.layers.size() == object.slice_digests.size());
   return object;
 }
 
 std::string SerializeManifestRecord(const ManifestRecord& record) {
+  // ParseManifestRecord() refuses a record that breaks one of these.
+  assert(record.tenant.size() <= kMaxTenantBytes);
+  assert(record.objects.size() == record.manifest.objects.size());
   std::string bytes;
   AppendU32(&bytes, kManifestTag);
   AppendU64(&bytes, record.number);

@@ -1,6 +1,7 @@
 #include "cache_store/disk/volume_budget.h"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 
 #include "cache_store/base/disk_sizes.h"
@@ -50,7 +51,10 @@ uint64_t StoredBytesFor(uint64_t files_bytes) {
   // erased bytes in files with live bytes, and for files that are being rewritten (store_core.cc).
   // On a large volume, the first and the third part are at most 1 GiB each.
   const uint64_t of_small = rest / 19 * 16, of_large = Below(rest, 2 * kGiB) / 17 * 16;
-  return std::max({of_small, of_large, std::min(files_bytes, fixed) / kMinStoredDivisor});
+  const uint64_t stored =
+      std::max({of_small, of_large, std::min(files_bytes, fixed) / kMinStoredDivisor});
+  assert(stored <= files_bytes);
+  return stored;
 }
 
 VolumeBudget::VolumeBudget(uint64_t wanted_bytes)
@@ -74,6 +78,7 @@ void VolumeBudget::Begin(uint64_t noted_bytes, const std::optional<DiskRoom>& ro
 }
 
 void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
+  assert(files_bytes_ <= ample_bytes_);
   const uint64_t measured = std::min(room.FilesBytes(), ample_bytes_);
   highest_free_bytes_ = std::max(highest_free_bytes_, room.free_bytes);
   // Raise the budget only by space that two measurements show, because files may be created and
@@ -103,6 +108,7 @@ void VolumeBudget::Update(const DiskRoom& room, absl::Time now) {
 // snapshot of the volume may keep erased bytes, or the file system reports no free bytes because it
 // does not have space for its own records.
 void VolumeBudget::Lower(const DiskRoom& room) {
+  assert(highest_bytes_ < files_bytes_);  // every measurement since less_since_ was lower
   if (lowered_.has_value()) {
     const uint64_t given_back = Below(lowered_->own_bytes, room.own_bytes);
     const uint64_t gained = Below(highest_free_bytes_, lowered_->free_bytes);
@@ -117,6 +123,7 @@ void VolumeBudget::Lower(const DiskRoom& room) {
 void VolumeBudget::Squeeze(uint64_t bytes) {
   const uint64_t most = StoredBytesFor(files_bytes_);
   squeezed_bytes_ = std::min(most, squeezed_bytes_ + std::min(most, bytes));
+  assert(limit_bytes() <= most);
 }
 
 bool VolumeBudget::is_limited() const { return StoredBytesFor(files_bytes_) < wanted_bytes_; }
@@ -128,7 +135,9 @@ bool VolumeBudget::IsAmple(uint64_t free_bytes) const {
 uint64_t VolumeBudget::limit_bytes() const {
   if (!is_limited()) return wanted_bytes_;
   const uint64_t limit = StoredBytesFor(files_bytes_);
-  return std::max(Below(limit, squeezed_bytes_), std::min(limit / 8, kLeastBytes));
+  const uint64_t bytes = std::max(Below(limit, squeezed_bytes_), std::min(limit / 8, kLeastBytes));
+  assert(bytes <= limit && bytes < wanted_bytes_);
+  return bytes;
 }
 
 }  // namespace hearth

@@ -63,6 +63,7 @@ bool DeviceTier::Has(uint64_t object) const {
 // fragmented.
 bool DeviceTier::MakeRoom(uint64_t bytes) {
   mu_.AssertHeld();
+  assert(bytes > 0 && bytes % kSegmentGranuleBytes == 0);
   uint64_t possible = 0;
   {
     absl::MutexLock lock(&pool_->mu);
@@ -93,11 +94,13 @@ std::list<DeviceTier::Entry>::iterator DeviceTier::Forget(std::list<Entry>::iter
   assert(bytes_ >= entry->copy->range.bytes);
   bytes_ -= entry->copy->range.bytes;
   if (!entry->read) unread_bytes_ += entry->copy->range.bytes;
-  entries_.erase(entry->object);
+  const size_t erased = entries_.erase(entry->object);
+  assert(erased == 1);
   return order_.erase(entry);
 }
 
 DeviceRef DeviceTier::Reserve(uint64_t bytes) {
+  assert(bytes > 0);
   const uint64_t rounded = RoundUp(bytes);
   const auto take = [&]() -> std::optional<uint64_t> {
     absl::MutexLock lock(&pool_->mu);
@@ -109,6 +112,7 @@ DeviceRef DeviceTier::Reserve(uint64_t bytes) {
     if (MakeRoom(rounded)) range = take();
   }
   if (!range.has_value()) return nullptr;
+  assert(*range % kSegmentGranuleBytes == 0 && *range + rounded <= pool_->memory->size_bytes());
   const uint64_t generation =
       pool_->segment == nullptr ? 0 : pool_->segment->generation(*range).load();
   auto* const copy =
@@ -141,6 +145,7 @@ absl::StatusOr<DeviceRef> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices
     if (status.ok()) status = pool_->memory->StartCopyIn(at, write.view.bytes);
     at += write.view.bytes.size();
   }
+  assert(at == copy->range.offset + bytes);
   // Wait even after an error: started copies must end before their range or the host's bytes are
   // reused.
   const absl::Status ended = pool_->memory->Wait();
@@ -188,6 +193,7 @@ void DeviceTier::MakeVisible(uint64_t object, DeviceRef copy) {
   if (!lost_.ok()) return;
   assert(copy != nullptr);
   bytes_ += copy->range.bytes;
+  assert(bytes_ <= pool_->memory->size_bytes());
   written_bytes_ += copy->range.bytes;
   order_.push_front({object, std::move(copy), false});
   const bool inserted = entries_.emplace(object, order_.begin()).second;
@@ -204,6 +210,7 @@ void DeviceTier::Erase(absl::Span<const uint64_t> objects) {
 
 DeviceTier::Usage DeviceTier::usage() const {
   absl::MutexLock lock(&mu_);
+  assert(order_.size() == entries_.size() && (bytes_ == 0) == entries_.empty());
   Usage usage;
   usage.capacity_bytes = lost_.ok() ? pool_->memory->size_bytes() : 0;
   usage.bytes = bytes_;

@@ -49,6 +49,8 @@ absl::StatusOr<std::shared_ptr<HostArena>> HostArena::Create(const ArenaOptions&
   std::shared_ptr<HostArena> arena(new HostArena(options));
   const absl::Status mapped = arena->Map();
   if (!mapped.ok()) return mapped;
+  assert(arena->data_ != nullptr && (arena->file_ != nullptr) == options.shared);
+  assert(arena->layout_.data_bytes % options.slab_bytes == 0);  // Grow() adds whole slabs
   if (options.huge_pages != HugePages::kOff) arena->RequestHugePages();
   ASAN_POISON_MEMORY_REGION(arena->data_, arena->layout_.data_bytes);
   arena->grower_ = std::thread([raw = arena.get()] { raw->Grow(); });
@@ -154,6 +156,7 @@ void HostArena::Grow() {
 }
 
 absl::Status HostArena::MakeResident(uint64_t offset, uint64_t bytes) {
+  assert(offset + bytes <= layout_.data_bytes);
   std::byte* const begin = data_ + offset;
   const int populated = options_.populate ? options_.populate(begin, bytes)
                                           : madvise(begin, bytes, MADV_POPULATE_WRITE);
@@ -178,6 +181,8 @@ std::shared_ptr<std::byte> HostArena::Allocate(size_t bytes) {
     if (!taken.has_value()) return nullptr;
     offset = *taken;
   }
+  // Free() and RangeOf() find the range's generation by this offset.
+  assert(offset % kSegmentGranuleBytes == 0 && offset + rounded <= layout_.data_bytes);
   ASAN_UNPOISON_MEMORY_REGION(data_ + offset, bytes);
   return std::shared_ptr<std::byte>(
       data_ + offset,
@@ -185,10 +190,12 @@ std::shared_ptr<std::byte> HostArena::Allocate(size_t bytes) {
 }
 
 void HostArena::Free(uint64_t offset, uint64_t bytes) {
+  assert(offset % kSegmentGranuleBytes == 0 && bytes % kSegmentGranuleBytes == 0);
   ASAN_POISON_MEMORY_REGION(data_ + offset, bytes);
   // Change the range's generation before the range can be allocated again and written.
   if (file_ != nullptr) file_->generation(offset).fetch_add(1, std::memory_order_seq_cst);
   absl::MutexLock lock(&mu_);
+  assert(offset + bytes <= resident_bytes_);
   free_.Free(offset, bytes);
 }
 

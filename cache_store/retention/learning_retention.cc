@@ -19,8 +19,8 @@ namespace {
 // The learned worth is updated after at least kLearnRequests requests and at least kLearnEvery.
 constexpr uint64_t kLearnRequests = 50;
 constexpr absl::Duration kLearnEvery = absl::Seconds(1);
-// Limits of aging units: how often, and how many units at once, so that the first request after a
-// quiet hour does not wait for all units.
+// Advance() runs at most once in kAdvanceEvery and moves at most kAdvanceUnits units, so that the
+// first request after a quiet hour does not wait until all units have moved.
 constexpr absl::Duration kAdvanceEvery = absl::Milliseconds(250);
 constexpr int kAdvanceUnits = 2000;
 
@@ -235,7 +235,7 @@ class LearningRetention final : public Retention {
     int added_class = 0;   // class of units that no other request uses
     int shared_class = 0;  // class of units that few other requests use
     int hub_class = 0;     // class of units that many requests use
-    // numbers of leading units of the path that others use; that many requests use
+    // number of leading units of the path that other requests use; that many requests use
     size_t shared = 0, hub = 0;
     uint32_t turn = 1;
   };

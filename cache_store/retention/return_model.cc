@@ -16,7 +16,7 @@ constexpr double kBaseTokens = 2.5e3;
 // decreasing by a factor in each further bucket.
 constexpr double kFirstChance = 0.02, kChanceDecay = 0.8;
 constexpr double kChanceMax = 0.98;
-// Factor of older counts with each Learn(), because users' habits change.
+// Each Learn() multiplies the older counts by this factor, because users' habits change.
 constexpr double kMemory = 0.99;
 
 constexpr uint32_t kLengthTokens = 512;  // prompt lengths are counted in this many tokens

@@ -56,8 +56,9 @@ class ReturnModel {
   void SumEvidence();
   void LearnClass(int unit_class);
 
-  std::vector<bool> seen_;                        // for each class: whether it has counts
-  std::vector<Ages> entered_, returned_, worth_;  // for each class and age
+  std::vector<bool> seen_;  // for each class: whether the class has counts
+  // for each class and age: the tokens that Enter and Return counted; the result of Worth()
+  std::vector<Ages> entered_, returned_, worth_;
   std::vector<Evidence> of_kind_, of_fresh_, of_class_;
   Ages base_;     // probability of a use at each age, for all classes together
   Ages seconds_;  // length of each bucket in seconds

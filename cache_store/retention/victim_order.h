@@ -35,11 +35,11 @@ class VictimOrder {
 
   using Places = absl::btree_set<Place>;
 
-  // Adds a unit. Calls `worth` for the worth of the class if the class is new.
+  // Adds a unit. If the class is new, gets the worth of the class from `worth`.
   void Add(Owner owner, const Class& of, const Place& place, WorthOf worth);
   // Removes a unit. REQUIRES: the same arguments as in its Add().
   void Remove(Owner owner, const Class& of, const Place& place);
-  // Calls `worth` again for every class.
+  // Gets the current worth of each class from `worth`. Reorders the classes whose worth changed.
   void Weigh(WorthOf worth);
   // Offers all units to `take`: all units of one owner, then of the next. Owners are ordered by
   // their first units.

@@ -27,6 +27,7 @@ constexpr uint64_t kUnusedShare = 128;
 uint64_t SizeClassUpTo(uint64_t bytes) {
   uint64_t power = kWholeBytes;
   while (2 * power <= bytes) power *= 2;
+  assert(bytes >= kWholeBytes);
   return bytes / (power / 4) * (power / 4);
 }
 
@@ -53,7 +54,9 @@ uint32_t SharedShape::parts() const {
   const uint64_t whole = text_bytes();
   uint64_t count = whole / SharedSpace::kMaxTextBytes;
   for (uint64_t left = whole % SharedSpace::kMaxTextBytes; left > 0; ++count) {
-    left -= CutOf(left, whole);
+    const uint64_t cut = CutOf(left, whole);
+    assert(cut > 0 && cut <= left);
+    left -= cut;
   }
   return static_cast<uint32_t>(count);
 }
@@ -100,6 +103,7 @@ std::string SharedShape::TextOf(uint32_t part, const SharedFacts& facts,
     text.append(reinterpret_cast<const char*>(view.bytes.data()) + offset, count);
     at += count;
   }
+  assert(text.size() <= SharedSpace::kMaxTextBytes);
   return text;
 }
 
@@ -133,6 +137,8 @@ std::vector<absl::Span<std::byte>> SharedShape::PiecesOf(
 }
 
 SharedShape SharedPrompt::ShapeOf(const ObjectId& id) const {
+  assert(id.tokens > 0 && uint64_t{id.begin} + id.tokens <= token_ids.size());
+  assert(SegmentOf(id) != nullptr);
   SharedShape shape;
   shape.id = id;
   const absl::Span<const uint32_t> ids = token_ids.subspan(id.begin, id.tokens);

@@ -93,6 +93,7 @@ SharedSpace::SharedSpace(absl::string_view secret, absl::string_view tenant, uin
   AppendTextField(&info, kDomain);
   AppendTextField(&info, tenant);
   const std::string keys = Hkdf(secret, std::move(info), 2 * kKeyBytes);
+  assert(keys.size() == 2 * kKeyBytes);
   sealing_key_ = keys.substr(0, kKeyBytes);
   naming_key_ = keys.substr(kKeyBytes);
 }

@@ -69,7 +69,7 @@ class SharedSpace {
   // delete them, or restore older ones, but cannot forge numbers.
   std::string NumbersName() const;
   // Returns the key from which the keys of the tenant's prompts are derived. A store with the same
-  // secret uses the same root keys for its own objects.
+  // secret uses the same root keys for its local objects.
   Digest RootOf(const Digest& fingerprint) const {
     return RootKey(fingerprint, tenant_, secret_, numbers_.drop_number);
   }

@@ -23,7 +23,7 @@ class SharedTtlPolicy {
   // without the chunks before it, so it is evicted before them (but after values that were used
   // slightly earlier).
   static constexpr absl::Duration kTtlStepPerChunk = absl::Milliseconds(1);
-  // Uses of a prompt within this time count as one use.
+  // Uses of a prompt within this time, or within ttl / 16 if that is shorter, count as one use.
   static constexpr absl::Duration kMinUseInterval = absl::Minutes(1);
   static constexpr size_t kMaxPrompts = 65'536;
 

@@ -47,6 +47,9 @@ struct RestorePoint {
   int priority = 0;                      // eviction priority, as in PublishBegin
   absl::Duration kept;                   // remaining time of the publisher's keep hint
   std::vector<uint32_t> last_token_ids;  // the last token ids of the prefix, at most 8
+  // the token ids of the first segments, at least 32 unless the prefix is shorter; only from
+  // Hottest()
+  std::vector<uint32_t> first_token_ids;
 };
 
 struct DropResult {

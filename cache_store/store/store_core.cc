@@ -1,6 +1,7 @@
 #include "cache_store/store/store_core.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 
@@ -158,7 +159,9 @@ void DropNumbers::Set(const std::string& tenant, uint64_t number,
   if (numbers_.size() >= kMaxTenants) {
     absl::erase_if(numbers_, [&](const auto& entry) { return !has_any(entry.first); });
   }
-  numbers_[tenant] = number;
+  uint64_t& own = numbers_[tenant];
+  assert(own <= number);  // lowering the number would make dropped entries visible
+  own = number;
 }
 
 std::string DropNumbers::Text() const {
@@ -216,6 +219,7 @@ void StoreCore::EndJobs() {
 
 void StoreCore::SetDiskLimit(uint64_t bytes) {
   mu.AssertHeld();
+  assert(bytes <= options.disk_bytes);
   disk_limit_bytes.store(bytes);
   evictor.SetDiskLimit(bytes);
 }
@@ -336,6 +340,7 @@ bool StoreCore::Expire(int most) {
   for (; most > 0; --most, any = true) {
     RestorePointEntry* point = catalog.expiry().FirstExpired(now);
     if (point == nullptr) break;
+    assert(HasExpired(*point, now));
     catalog.Remove(point, Removal::kExpired);
   }
   return any;
@@ -459,6 +464,7 @@ void StoreCore::Reclaim() {
     most_bytes = std::min(most_bytes, objects.sums().disk_bytes());
     mu.Unlock();
   }
+  assert(number > last_reclaim.load());  // reclaim_mu_ keeps the order of the numbers
   const absl::Status status = tiers.disk->ReclaimSpace(most_bytes);
   if (status.ok()) reclaims.fetch_add(1);
   // kResourceExhausted: there was no space for a flush, but tables without live slices were
@@ -469,6 +475,7 @@ void StoreCore::Reclaim() {
 
 bool StoreCore::MayEvictForDisk(uint64_t bytes) {
   if (!lacks_room.load()) return true;
+  assert(tiers.disk != nullptr);
   const uint64_t free_bytes = tiers.disk->FreeBytes();
   // On a small volume, about a tenth is free in normal operation, so a twentieth of the limit
   // suffices.

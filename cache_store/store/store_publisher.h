@@ -110,7 +110,7 @@ struct ClaimDecision {
   ClaimRole role = ClaimRole::kNone;
   uint32_t usable_tokens = 0;  // number of leading tokens that are stored now
   uint32_t boundary = 0;  // kWait: the awaited boundary; kCompute: the highest promised boundary
-  // as in LookupPlan, but also counting prompts that are being computed
+  // number of leading tokens that are stored or that another caller is computing
   uint32_t matched_tokens = 0;
   absl::Time until;
   // Destroying the ticket ends the wait or the claim. If a claim ends, one of the waiting callers

@@ -12,6 +12,7 @@
 
 #include <rocksdb/file_system.h>
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,13 +23,18 @@ namespace hearth {
 // reads are refused.
 class OnlySliceBlocks {
  public:
-  OnlySliceBlocks() { wanted() = true; }
+  OnlySliceBlocks() {
+    assert(!wanted());  // objects do not nest: the inner one would end the outer one's check
+    wanted() = true;
+  }
   ~OnlySliceBlocks() { wanted() = false; }
   OnlySliceBlocks(const OnlySliceBlocks&) = delete;
   OnlySliceBlocks& operator=(const OnlySliceBlocks&) = delete;
 
   static bool& wanted() {
-    thread_local bool wanted = false;
+    // If all thread-local data is aligned to less than 8 bytes, mold 1.10 can place it before the
+    // first page of the data segment. The program then cannot start.
+    alignas(8) thread_local bool wanted = false;
     return wanted;
   }
 };

@@ -22,6 +22,7 @@
 #include <rocksdb/file_system.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -60,7 +61,9 @@ class RetryableFile : public rocksdb::FSWritableFile {
   using Make = std::function<rocksdb::IOStatus(File*)>;
   // `file`: null if the file could not be created.
   explicit RetryableFile(File file, Make make = nullptr)
-      : file_(std::move(file)), make_(std::move(make)) {}
+      : file_(std::move(file)), make_(std::move(make)) {
+    assert(file_ != nullptr || make_ != nullptr);
+  }
 
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            Context* dbg) override {
@@ -109,6 +112,7 @@ class RetryableFile : public rocksdb::FSWritableFile {
     rocksdb::IOStatus status;
     if (has_failed_) status = rocksdb::IOStatus::IOError("an earlier write to this file failed");
     if (status.ok() && file_ == nullptr) status = make_(&file_);
+    assert(!status.ok() || file_ != nullptr);
     if (status.ok()) status = write();
     has_failed_ = !status.ok();
     return Retryable(status);
@@ -153,6 +157,7 @@ class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
       absl::MutexLock lock(&reads_->mu);
       const auto it = reads_->blocks.find({offset, bytes});
       if (it != reads_->blocks.end()) {
+        assert(it->second.size() <= bytes);
         std::memcpy(scratch, it->second.data(), it->second.size());
         *result = rocksdb::Slice(scratch, it->second.size());
         return rocksdb::IOStatus::OK();
@@ -197,6 +202,7 @@ class ReadFile : public rocksdb::FSSequentialFile {
 
   rocksdb::IOStatus Read(size_t bytes, const rocksdb::IOOptions&, rocksdb::Slice* result,
                          char* scratch, rocksdb::IODebugContext*) override {
+    assert(at_ <= bytes_.size());
     const size_t count = std::min(bytes, bytes_.size() - at_);
     std::memcpy(scratch, bytes_.data() + at_, count);
     *result = rocksdb::Slice(scratch, count);

@@ -1,6 +1,7 @@
 #include "cache_store/disk/files/disk_tier_reserve.h"
 
 #include <algorithm>
+#include <cassert>
 #include <memory>
 #include <random>
 
@@ -62,6 +63,7 @@ bool Reserve::MakeWhole() {
   // Keep and sync a partial file: it is better than none, and must survive a machine crash, because
   // at the next start other programs may have filled the disk. An existing file may not have been
   // synced yet by a killed process or a failed attempt.
+  assert(!status.ok() || bytes >= kReserveBytes);
   const rocksdb::IOStatus synced = file->Sync(kPlain, nullptr);
   const rocksdb::IOStatus closed = file->Close(kPlain, nullptr);
   const bool is_named = SyncFolder(files_, dir_).ok();

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cassert>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ namespace hearth {
 class RecoveryReads {
  public:
   void Begin() {
+    assert(!is_active());
     absl::MutexLock lock(&mu_);
     failure_.clear();
     active_.store(true);

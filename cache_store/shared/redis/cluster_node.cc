@@ -90,6 +90,7 @@ void ClusterNode::Connect(absl::StatusOr<HostResolver::Addresses> addresses) {
     ssl = *std::move(tls);
   }
   // Try the addresses of the host one after another.
+  assert(attempts_ > 0 && !addresses->empty());
   const SocketAddress& address = (*addresses)[(attempts_ - 1) % addresses->size()];
   absl::StatusOr<std::unique_ptr<Transport>> transport =
       Transport::Connect(address, std::move(ssl));
@@ -129,6 +130,7 @@ void ClusterNode::OnGreeting(const absl::StatusOr<RedisReply>& reply, bool is_la
     return Close(StatusOfError(reply->text));
   }
   if (!is_last) return;
+  assert(connection_ != nullptr && connection_->phase == Phase::kGreeting);
   connection_->phase = Phase::kOpen;
   connection_->opened = Now();
   EndAttempt();
@@ -245,6 +247,7 @@ void ClusterNode::OnReady(uint32_t events) {
 }
 
 void ClusterNode::Moved(size_t bytes) {
+  assert(connection_ != nullptr);
   connection_->moved_bytes += bytes;
   if (connection_->moved_bytes < kProgressBytes) return;
   connection_->moved_bytes = 0;
@@ -263,6 +266,7 @@ void ClusterNode::Flush() {
     const absl::StatusOr<size_t> written = held->transport->Write(piece.substr(0, left));
     if (!written.ok()) return Close(written.status());
     if (*written == 0) break;
+    assert(*written <= left && *written <= output.size());
     output.RemovePrefix(*written);
     left -= *written;
     parts_->counters.sent_bytes += *written;
@@ -284,6 +288,7 @@ void ClusterNode::Receive() {
     const absl::StatusOr<size_t> read = held->transport->Read(into.data(), into.size());
     if (!read.ok()) return Close(read.status());
     if (*read == 0) break;
+    assert(*read <= into.size());
     left -= std::min(left, *read);
     Moved(*read);
     if (is_direct) {
@@ -316,6 +321,7 @@ void ClusterNode::TakeReplies() {
     held->last_progress = Now();
     held->moved_bytes = 0;
     const Done done = std::move(awaited.front().done);
+    assert(held->bytes_in_flight >= awaited.front().cost);
     held->bytes_in_flight -= awaited.front().cost;
     awaited.pop_front();
     if (done != nullptr) done(*std::move(*reply));

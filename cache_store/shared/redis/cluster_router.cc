@@ -1,6 +1,7 @@
 #include "cache_store/shared/redis/cluster_router.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/container/flat_hash_set.h"
 #include "cache_store/shared/redis/redis_reply.h"
@@ -82,6 +83,7 @@ void ClusterRouter::Begin() {
 }
 
 void ClusterRouter::Submit(std::shared_ptr<KeyBatch> batch, absl::Duration wait) {
+  assert(!batch->expiry.has_value() && batch->size() > 0);
   batch->expiry = parts_->loop.At(Now() + wait, [this, batch] { Expire(batch); });
   if (map_.has_value()) return Route(batch);
   unrouted_.push_back(std::move(batch));
@@ -122,6 +124,7 @@ void ClusterRouter::FinishUnrouted(const absl::Status& why) {
 }
 
 void ClusterRouter::Send(const KeyRequest& request) {
+  assert(map_.has_value() && request.index < request.batch->size());
   const NodeAddress* owner = map_->Owner(request.batch->slot(request.index));
   if (owner != nullptr) return SendTo(*owner, request);
   WantMap();
@@ -177,6 +180,7 @@ void ClusterRouter::Redirect(ClusterNode* node, KeyRequest request, const std::s
   const std::optional<NodeAddress> target = TargetOf(error, node->address());
   if (!target.has_value()) return Finish(request, StatusOfError(error));
   request.asks = !is_moved;
+  assert(map_.has_value());  // otherwise no node would have got the request
   if (is_moved) map_->Assign(request.batch->slot(request.index), *target);
   SendTo(*target, request);
 }

@@ -70,6 +70,7 @@ absl::StatusOr<std::string> TakeValue(absl::StatusOr<RedisReply>* taken, uint64_
 template <typename Take>
 auto TakeAll(KeyBatch* batch, size_t count, Take take) {
   std::vector<decltype(take(&batch->answer(0), size_t{0}))> results;
+  assert(count <= batch->size());
   results.reserve(count);
   for (uint32_t i = 0; i < count; ++i) results.push_back(take(&batch->answer(i), size_t{i}));
   return results;

@@ -1,6 +1,7 @@
 #include "cache_store/shared/tier/shared_lookup.h"
 
 #include <algorithm>
+#include <cassert>
 #include <deque>
 #include <iterator>
 #include <utility>
@@ -41,6 +42,7 @@ ObjectMap::ObjectMap(const KvLayout& layout, const PromptChain& chain, uint32_t 
       usable_here_(usable_here),
       has_local_(layout.LayerCount(LayerGroup::kLocal) > 0),
       has_global_(layout.LayerCount(LayerGroup::kGlobal) > 0) {
+  assert(has_local_ || has_global_);
   if (usable_here == 0) return;
   for (const ObjectId& id : NeededObjects(layout, usable_here)) Set(id, Place::kHere);
 }
@@ -76,6 +78,7 @@ bool ObjectMap::HasRemainder(uint32_t boundary) const {
 
 std::vector<uint32_t> ObjectMap::Restorable(absl::Span<const uint32_t> candidates,
                                             uint32_t above) const {
+  assert(std::is_sorted(candidates.begin(), candidates.end()));
   size_t globals = 0;  // number of leading chunks whose global objects are known
   while (HasChunk(globals, LayerGroup::kGlobal)) ++globals;
   std::vector<uint32_t> found;
@@ -242,9 +245,10 @@ class SharedLookup::Loading {
       object->facts = *std::move(facts);
       const uint64_t ends = object->facts.expires_unix_s;
       if (ends > 0 && absl::FromUnixSeconds(static_cast<int64_t>(ends)) <= core_->clock->Now()) {
-        return absl::NotFoundError("it has expired");
+        return absl::NotFoundError("the object has expired");
       }
     }
+    assert(object->parts_left > 0);
     --object->parts_left;
     return absl::OkStatus();
   }
@@ -325,6 +329,7 @@ SharedLookup::LoadResult SharedLookup::LoadIntoStore(PrefixQuery* asked, uint32_
     }
   }
   if (best == nullptr || best->boundary == 0) return result;
+  assert(best->boundary > lookup.above && best->boundary <= lookup.candidates.back());
   best->boundary = Affordable(*best, deadline);
   if (best->boundary == 0) {
     core_->Count(Counter::kSharedNotKept);
@@ -379,6 +384,7 @@ std::unique_ptr<SharedLookup::Probed> SharedLookup::Probe(const LookupSpec& look
   names.reserve(ids.size());
   for (const ObjectId& id : ids) names.push_back(probed->prompt.NameOf(id, 0));
   const std::vector<absl::StatusOr<bool>> there = core_->engine->Exists(names, lookup.deadline);
+  assert(there.size() == ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!there[i].ok()) core_->Count(Counter::kSharedUnanswered);
     if (there[i].ok() && *there[i]) probed->map->Set(ids[i], ObjectMap::Place::kEngine);
@@ -409,7 +415,8 @@ bool SharedLookup::LoadOnce(const LookupSpec& lookup, Probed* probed) {
   const bool is_here = (is_own ? here.own : here.of_public) == probed->boundary;
   const bool is_loaded = !is_here && Load(lookup, probed);
   absl::MutexLock lock(&mu_);
-  under_way_.erase(key);
+  const size_t ended = under_way_.erase(key);
+  assert(ended == 1);
   return is_loaded;
 }
 
@@ -420,6 +427,7 @@ uint32_t SharedLookup::Affordable(const Probed& probed, absl::Time deadline) {
     most = std::min(
         most, static_cast<uint64_t>(kSafeShare * std::max(0.0, left) * static_cast<double>(rate)));
   }
+  assert(!probed.restorable.empty() && probed.boundary == probed.restorable.back());
   const auto fits = [&](uint32_t boundary) {
     return BytesOf(probed.prompt.layout, probed.map->NeededFromEngine(boundary)) <= most;
   };
@@ -465,7 +473,8 @@ bool SharedLookup::Load(const LookupSpec& lookup, Probed* probed) {
   }
   const bool came_whole = fits && loaded.size() == ids.size();
   const bool is_kept = came_whole && Keep(lookup, *probed, loaded).ok();
-  loading_bytes_.fetch_sub(bytes);
+  const uint64_t loading = loading_bytes_.fetch_sub(bytes);
+  assert(loading >= bytes);
   if (!is_kept && (came_whole || !fits)) core_->Count(Counter::kSharedNotKept);
   probed->is_answered = !loaded.empty();
   return is_kept;
@@ -476,6 +485,7 @@ absl::Status SharedLookup::Keep(const LookupSpec& lookup, const Probed& probed,
   const PrefixQuery& query = *lookup.query;
   const absl::Time now = core_->clock->Now();
   PublishSpec spec;
+  assert(probed.boundary > 0 && probed.boundary <= query.token_ids.size());
   spec.fingerprint = lookup.model->fingerprint;
   spec.tenant = probed.tenant;
   spec.token_ids = {query.token_ids.begin(), query.token_ids.begin() + probed.boundary};
@@ -493,7 +503,8 @@ absl::Status SharedLookup::Keep(const LookupSpec& lookup, const Probed& probed,
       object = {id, it->second.facts.slice_digests, false};
       if (const uint64_t ends = it->second.facts.expires_unix_s; ends > 0) {
         const absl::Duration left = absl::FromUnixSeconds(static_cast<int64_t>(ends)) - now;
-        if (left <= absl::ZeroDuration()) return absl::NotFoundError("it has expired");
+        if (left <= absl::ZeroDuration())
+          return absl::NotFoundError("an object of the restore point has expired");
         spec.ttl = spec.ttl > absl::ZeroDuration() ? std::min(spec.ttl, left) : left;
       }
     }

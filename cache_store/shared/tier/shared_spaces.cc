@@ -1,6 +1,7 @@
 #include "cache_store/shared/tier/shared_spaces.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace hearth {
 namespace {
@@ -27,6 +28,7 @@ absl::StatusOr<SharedSpaces::NumbersReply> SharedSpaces::ReadNumbers(const Share
                                                                      absl::Time deadline) {
   const std::string name = space.NumbersName();
   const auto got = engine_->Get({name}, kNumbersBytes, deadline);
+  assert(got.size() == 1);
   // A value that no store has written gives generation 0, so the caller overwrites the value.
   if (absl::IsNotFound(got[0].status())) return NumbersReply{{}, true};
   if (absl::IsDataLoss(got[0].status())) return NumbersReply();
@@ -92,6 +94,8 @@ SharedNumbers SharedSpaces::Join(const std::string& tenant, const SharedNumbers&
     ours.generation = std::max(stored.generation + 1, known);
   }
   ours.generation = std::max({ours.generation, known, ours.drop_number});
+  assert(ours.drop_number <= ours.generation);
+  assert(ours.generation >= stored.generation && ours.drop_number >= stored.drop_number);
   return ours;
 }
 
@@ -112,6 +116,7 @@ bool SharedSpaces::CheckForDrops(const std::string& tenant, absl::Time deadline)
 
 SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant,
                                            const SharedNumbers& numbers) {
+  assert(numbers.generation > 0);
   auto space =
       std::make_shared<const SharedSpace>(secret_, tenant, numbers.generation, numbers.drop_number);
   absl::MutexLock lock(&mu_);
@@ -120,6 +125,7 @@ SharedSpaces::SpacePtr SharedSpaces::Adopt(const std::string& tenant,
   if (known.space == nullptr || known.space->generation() < numbers.generation) {
     known.space = std::move(space);
   }
+  assert(known.space->generation() >= numbers.generation);
   return known.space;
 }
 

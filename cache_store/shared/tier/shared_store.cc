@@ -1,6 +1,7 @@
 #include "cache_store/shared/tier/shared_store.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"
@@ -66,6 +67,7 @@ class SharedStore::Session final : public PublishSession {
   absl::StatusOr<PublishResult> CommitHere() {
     absl::StatusOr<PublishResult> result = session_->Commit();
     if (!result.ok() || result->boundaries.empty()) return result;
+    assert(result->boundaries.back() <= work_.token_ids.size());
     work_.boundaries = result->boundaries;
     if (!waits_) store_->writer_.WriteBehind(std::move(work_));
     return result;
@@ -76,6 +78,7 @@ class SharedStore::Session final : public PublishSession {
   static void Note(SharedStore* store, const Stopwatch& stopwatch, const absl::Status& written,
                    PublishResult* result) {
     if (written.ok()) {
+      assert(!result->boundaries.empty());
       result->durable = Durability::kShared;
       store->commits_.Observe(stopwatch.Elapsed());
     } else {
@@ -265,6 +268,7 @@ StoreStats SharedStore::Stats() {
     stats.tiers.push_back({Tier::kShared});
   }
   // Take the label from the local store's commit latencies, which are its last series.
+  assert(!stats.latencies.empty());
   LatencySeries commits = stats.latencies.back();
   commits.label_value = DurabilityName(Durability::kShared);
   commits.counts = commits_.Read();

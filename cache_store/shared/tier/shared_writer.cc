@@ -1,6 +1,7 @@
 #include "cache_store/shared/tier/shared_writer.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -20,6 +21,7 @@ class SharedWriter::Batch {
   }
   absl::Status Send() {
     if (absl::Status status = SendAll(&parts_); !status.ok()) return status;
+    assert(parts_.empty());  // a head is written after all parts of its object
     return SendAll(&heads_);
   }
 
@@ -27,7 +29,10 @@ class SharedWriter::Batch {
   absl::Status SendAll(std::vector<SharedValue>* list) {
     const std::vector<SharedValue> values = std::exchange(*list, {});
     if (values.empty()) return absl::OkStatus();
-    for (const SharedValue& value : values) bytes_ -= value.value.size();
+    for (const SharedValue& value : values) {
+      assert(bytes_ >= value.value.size());
+      bytes_ -= value.value.size();
+    }
     absl::Status status;
     const auto written = core_->engine->Set(values, core_->WriteDeadline());
     for (size_t i = 0; i < written.size(); ++i) {
@@ -72,6 +77,7 @@ absl::Duration SharedWriter::TtlOf(const ObjectId& id, const KvLayout& layout) c
 absl::StatusOr<SharedPrompt> SharedWriter::PromptOf(const SharedWork& work, absl::Time deadline) {
   absl::StatusOr<SharedSpaces::SpacePtr> space = core_->spaces.Begin(work.tenant, deadline);
   if (!space.ok()) return space.status();
+  assert(!work.boundaries.empty() && work.boundaries.back() <= work.token_ids.size());
   ChainPtr chain = ChainOf({}, work.layout, (*space)->RootOf(work.fingerprint), work.token_ids,
                            work.cuts, work.boundaries.back(), work.boundaries);
   return SharedPrompt{*space, work.layout, std::move(chain), work.token_ids};
@@ -97,6 +103,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
                                       uint32_t boundary, std::set<ObjectId>* seen) {
   // The local store uses the same keys, unless all entries were dropped since.
   const KeyedSegment* const last = prompt.chain->EndingAt(boundary, work.layout.chunk_tokens);
+  assert(last != nullptr);  // PromptOf() computed the keys of all boundaries
   auto session = core_->store->FetchById(last->key, work.tenant);
   if (!session.ok()) {
     core_->Count(Counter::kSharedWritesSkipped);
@@ -114,6 +121,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
   if (objects.empty()) return absl::OkStatus();
   const std::vector<absl::StatusOr<bool>> there =
       core_->engine->Exists(heads, core_->WriteDeadline());
+  assert(there.size() == objects.size() && heads.size() == objects.size());
   Batch batch(core_);
   std::vector<ObjectId> kept;
   std::vector<std::string> written;
@@ -147,6 +155,7 @@ absl::Status SharedWriter::WritePoint(const SharedWork& work, const SharedPrompt
 
 absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession* session,
                                        size_t object, Batch* batch) {
+  assert(object < session->plan().objects.size());
   const PlannedObject& planned = session->plan().objects[object];
   const SharedShape shape = prompt.ShapeOf(planned.id);
   std::vector<SliceView> views;
@@ -155,6 +164,7 @@ absl::Status SharedWriter::WriteObject(const SharedPrompt& prompt, FetchSession*
     if (!view.ok()) return view.status();
     views.push_back(*std::move(view));
   }
+  assert(views.size() == planned.slice_digests.size() && views.size() == shape.slices);
   const absl::Time expires = session->plan().expires;
   const absl::Duration life =
       absl::Floor(std::min(TtlOf(planned.id, prompt.layout), expires - core_->clock->Now()),

@@ -10,6 +10,7 @@ namespace hearth {
 
 absl::Status DiskWriter::Persist(Persisting* work, bool sync,
                                  absl::FunctionRef<void(const absl::Status&)> end) {
+  assert(core_->tiers.disk != nullptr && !work->claims.empty());
   core_->ReclaimBeforeWrite();
   const absl::Status written = Write(work, sync);
   if (!written.ok()) core_->Count(Counter::kTierErrors);
@@ -53,6 +54,7 @@ absl::Status DiskWriter::Write(Persisting* work, bool sync) {
     if (!status.ok()) return status;
     object->AddWrites(copy, &slices);
   }
+  assert(work->begun_objects == work->objects.size());
   const absl::Status written = core_->tiers.disk_slices->WriteAll(slices);
   if (!written.ok()) return OfDisk(written);
   if (!work->manifests.empty()) {
@@ -135,6 +137,7 @@ bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* w
     if (object->on_disk) continue;
     work->objects.push_back({object, object->key(), object->host});
     work->reserved_bytes += object->disk_cost_bytes();
+    assert(object->in_host());  // an object that is not on disk is in RAM
     core_->objects.Hold(object);
   }
   core_->catalog.HoldPoint(point);
@@ -149,6 +152,7 @@ bool DiskWriter::Prepare(RestorePointEntry* point, bool may_evict, Persisting* w
   ManifestRecord& record = work->manifests.emplace_back(RecordOf(*point));
   if (point->durable) record.replaced = std::exchange(record.number, core_->objects.NextNumber());
   if (point->pinned) work->pins.push_back(record.number);
+  assert(record.number > 0 && record.objects.size() == point->objects.size());
   work->points.push_back(point->id());
   return true;
 }

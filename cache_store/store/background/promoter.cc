@@ -26,6 +26,7 @@ bool Promoter::MayPromote(const RestorePointEntry& point) {
 bool Promoter::Claim(StoredObject* object) {
   StoreLock lock(core_);
   if (object->in_host() || object->ram.begun || object->retired) return false;
+  assert(promoting_bytes_ <= core_->options.max_background_bytes);
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     core_->Count(Counter::kPromotionsSkipped);
     return false;
@@ -131,6 +132,7 @@ void Promoter::CopyToDevice(uint64_t number) {
     copy = core_->tiers.device->CopyIn(slices);
   }
   StoreLock lock(core_);
+  assert(object->copying && object->sessions > 0);
   object->copying = false;
   if (copy.ok() && !object->retired) {
     core_->tiers.device->MakeVisible(number, *std::move(copy));

@@ -146,6 +146,7 @@ bool Quarantiner::ManyFail(uint64_t object, absl::Time now) {
            now < entry.second;  // the second condition: the clock was set back
   });
   if (failing_.size() > kMaxFailing && !failing_.contains(object)) failing_.erase(failing_.begin());
+  assert(failing_.size() <= kMaxFailing || failing_.contains(object));
   failing_[object] = now;
   return failing_.size() > kMaxFailing;
 }
@@ -207,6 +208,7 @@ void Quarantiner::RemovePoint(RestorePointEntry* point, Removal why, DropResult*
     if (why == Removal::kDropped && object->promised == 0) core_->objects.Retire(object);
     core_->objects.Release(object);
   }
+  assert(core_->objects.bytes() <= before);
   result->freed_bytes += before - core_->objects.bytes();
 }
 

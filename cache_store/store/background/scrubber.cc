@@ -1,6 +1,7 @@
 #include "cache_store/store/background/scrubber.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,7 @@ absl::Duration Scrubber::Step() {
     return absl::ZeroDuration();
   }
   if (next_slice_ == 0) CheckObjectRecord(object);
+  assert(next_slice_ < object->layers().size());
   absl::Duration pause = CheckSlice(object, next_slice_);
   const bool is_done = pause == absl::ZeroDuration();
   unsaved_bytes_ += object->slice_bytes;

@@ -1,6 +1,7 @@
 #include "cache_store/store/calls/claim_handler.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -52,6 +53,7 @@ ClaimDecision ClaimHandler::DecideRole(const PrefixQuery& query,
                                        const std::vector<Fetcher::Namespace>& spaces,
                                        ClaimRequest ask, ComputeClaims::Wakes* wakes) {
   core_->mu.AssertHeld();
+  assert(!spaces.empty() && spaces[0].tenant == query.tenant);
   const KvLayout& layout = spaces[0].model->layout;
   const PromptChain& chain = *spaces[0].chain;
   const uint32_t chunk_tokens = layout.chunk_tokens;
@@ -78,6 +80,7 @@ ClaimDecision ClaimHandler::DecideRole(const PrefixQuery& query,
       turn.role = ClaimRole::kWait;
       turn.boundary = promise->tokens;
       turn.until = std::min(promise->until, ask.wait_until);
+      assert(turn.boundary >= least && turn.boundary <= highest);
       turn.ticket = Ticket([this, id] {
         StoreLock lock(core_);
         core_->claims.StopWaiting(id);
@@ -111,6 +114,7 @@ void ClaimHandler::Promise(const PrefixQuery& query, const KvLayout& layout,
   const std::vector<Boundary> promised = Named(kept, chain, layout.chunk_tokens, have + 1, tokens);
   if (promised.empty() || promised.back().tokens - have < ask.min_tokens) return;
   absl::Span<const KeyedSegment> path = chain.chunks;
+  assert(promised.back().tokens / layout.chunk_tokens <= path.size());
   path = path.subspan(0, promised.back().tokens / layout.chunk_tokens);
   const ComputeClaims::Id id = core_->claims.Grant(promised, path, now + ask.compute_time);
   if (id == 0) return;
@@ -118,6 +122,7 @@ void ClaimHandler::Promise(const PrefixQuery& query, const KvLayout& layout,
   turn->role = ClaimRole::kCompute;
   turn->boundary = promised.back().tokens;
   turn->until = now + ask.compute_time;
+  assert(turn->boundary > have && turn->boundary <= tokens);
   turn->ticket = Ticket([this, id] {
     ComputeClaims::Wakes wakes;
     {

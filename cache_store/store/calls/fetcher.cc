@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
       if (session == nullptr) best.boundary = 0;
     }
     if (session == nullptr) return Miss(query, above_tokens, best);
+    assert(session->plan().usable_tokens == best.boundary && best.boundary <= highest);
     session->mutable_plan()->matched_tokens = std::max(best.matched_tokens, query.known_tokens);
     session->mutable_plan()->from_public = best.space->tenant != query.tenant;
     if (!query.again) core_->Count(Counter::kHits);
@@ -144,6 +145,7 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixQuery& query,
     if (point == nullptr) return nullptr;
     if (core_->tiers.disk != nullptr) new_points->push_back(point->id());
   }
+  assert(point->tokens() == node->end() && point->tenant() == space.tenant);
   core_->catalog.Touch(point, core_->clock->Now());
   core_->catalog.CountHit(point);
   return std::make_unique<FetchSessionImpl>(
@@ -215,6 +217,7 @@ Fetcher::Found Fetcher::Search(const PrefixQuery& query, const Namespace& space,
   while (found.matched_tokens > 0 && walk.Next(&states)) {
     for (const BoundaryState& state : states) {
       if (!IsUsable(state, now)) continue;
+      assert(state.boundary > found.boundary && state.boundary <= highest);
       found.node = state.node;
       found.boundary = state.boundary;
     }
@@ -272,6 +275,8 @@ FetchSessionImpl::FetchSessionImpl(StoreCore* core, Quarantiner* quarantiner, Pr
                                           object->in_host() ? Tier::kHost : Tier::kDisk});
     unserved_slices_ += object->layers().size();
   }
+  assert(copies_.size() == objects_.size() && plan_.objects.size() == objects_.size());
+  assert(unserved_slices_ > 0 && plan_.token_ids.size() == plan_.usable_tokens);
   if (!use_.is_export && plan_.slowest_tier == Tier::kDisk && !plan_.on_device &&
       promoter_->MayPromote(*point)) {
     kept_.resize(objects_.size());
@@ -374,6 +379,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
 
 std::optional<SliceView> FetchSessionImpl::InHost(size_t object, size_t place) const {
   if (copies_[object] == nullptr) return std::nullopt;
+  assert(place < copies_[object]->size());
   return (*copies_[object])[place];
 }
 
@@ -432,9 +438,12 @@ void FetchSessionImpl::KeepForPromotion(size_t object, size_t place, const Slice
   if (!std::exchange(kept.tried, true) && promoter_->Claim(stored)) {
     kept.slices.resize(stored->layers().size());
   }
-  if (kept.slices.empty() || kept.slices[place].owner != nullptr) return;
+  if (kept.slices.empty()) return;
+  assert(place < kept.slices.size());
+  if (kept.slices[place].owner != nullptr) return;
   kept.slices[place] = view;
   if (++kept.count < kept.slices.size()) return;
+  assert(kept.count == stored->layers().size());
   promoter_->Promote(stored, std::move(kept.slices));
   kept.slices.clear();
 }

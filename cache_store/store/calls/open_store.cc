@@ -222,7 +222,8 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
     manifests = wrong;
     manifests.insert(manifests.end(), failed.begin(), failed.end());
   } while (!wrong.empty() && confirmation_.ReadAgain(what));
-  if (!confirmation_.confirmed()) wrong.clear();  // not confirmed: leave these manifests alone, too
+  // Unless the damage is confirmed, keep the manifests with wrong bytes, too.
+  if (!confirmation_.confirmed()) wrong.clear();
   unread_ = manifests.size() - wrong.size();
   core_->Count(Counter::kTierErrors, unread_);
   StoreLock lock(core_, StoreLock::kErasesItself);
@@ -235,6 +236,7 @@ absl::Status Recovery::ReadAgain(std::vector<uint64_t> manifests) {
 std::vector<uint64_t> Recovery::TakeAll(absl::Span<const uint64_t> manifests,
                                         const Records& records) {
   if (!records.ok()) return {manifests.rbegin(), manifests.rend()};
+  assert(records->size() == manifests.size());
   std::vector<uint64_t> left_out;
   StoreLock lock(core_, StoreLock::kErasesItself);
   for (size_t i = manifests.size(); i-- > 0;) {
@@ -251,6 +253,7 @@ void Recovery::Take(const ManifestRecord& record) {
     return Drop(record.number, record.tenant, {});
   }
   Path path = PathOf(record, model->second);
+  assert(!path.steps.empty() && path.objects.size() == record.objects.size());
   const SegmentNode* const end = path.steps.back().node;
   if (end != nullptr && end->restore_point != nullptr) {  // the restore point has a newer manifest
     core_->objects.DiscardManifest(record.number);
@@ -268,6 +271,7 @@ Recovery::Path Recovery::PathOf(const ManifestRecord& record, const Model& model
   const Manifest& manifest = record.manifest;
   const KvLayout& layout = model.known->layout;
   const PrefixIndex& index = core_->catalog.index();
+  assert(record.objects.size() == manifest.objects.size());
   Path path;
   path.objects.reserve(record.objects.size());
   Digest parent = model.root;
@@ -337,6 +341,7 @@ void Recovery::Adopt(const ManifestRecord& record, const Model& model, Path path
   const auto noted = uses_.find(record.number);
   const uint64_t used_unix_s =
       std::max(record.created_unix_s, noted == uses_.end() ? 0 : noted->second);
+  assert(next == path.objects.size());  // Fits() found a segment for each object
   RestorePointEntry* point = core_->catalog.AddRestorePoint(
       record.number, record.tenant, model.known, node, std::move(path.objects), manifest.cuts,
       absl::FromUnixSeconds(static_cast<int64_t>(used_unix_s)));

@@ -270,7 +270,7 @@ ExplainReport PromptExplainer::ExplainIn(const Namespace& space, const PrefixQue
   const absl::Time dropped = absl::FromUnixMicros(static_cast<int64_t>(drop_number));
   const std::string never =
       drop_number == 0 ? kNeverStored
-                       : absl::StrCat("not stored since all entries of the tenant were dropped ",
+                       : absl::StrCat("never stored after all entries of the tenant were dropped ",
                                       AgoText(core_->clock->Now() - dropped));
   const std::string otherwise =
       CutsAreKeyed(space.model->layout.exactness)

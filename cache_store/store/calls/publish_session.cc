@@ -125,6 +125,7 @@ absl::Status PublishSessionImpl::Prepare() {
     Boundary& named = boundaries_.emplace_back();
     named.boundary = boundary;
     named.segment = chain_->EndingAt(boundary, layout.chunk_tokens);
+    assert(named.segment != nullptr);  // CheckPrompt() refused other boundaries
     for (const ObjectId& id : NeededObjects(layout, boundary)) {
       const auto it = announced.find(id);
       if (it == announced.end()) {
@@ -170,6 +171,7 @@ absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
     return status;
   }
   staged_bytes_ += bytes;
+  assert(staged_bytes_ <= core_->options.max_staged_bytes);
   return absl::OkStatus();
 }
 
@@ -177,6 +179,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(siz
   if (absl::Status status = Stage(bytes); !status.ok()) return status;
   std::shared_ptr<std::byte> memory = core_->tiers.AllocateSlice(bytes);
   allocated_ = memory.get();
+  assert(memory != nullptr);
   return memory;
 }
 
@@ -211,6 +214,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
     std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
     slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
   }
+  assert(place < spec_.objects[object].slice_digests.size());  // see Prepare()
   // Verify the digest after the copy, so that exactly the kept bytes are verified.
   if (!digest.has_value()) digest = SliceDigest(slice.bytes.data(), slice.bytes.size());
   if (*digest != spec_.objects[object].slice_digests[place]) {
@@ -219,6 +223,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
                                             ": bytes do not match the announced digest"));
   }
   received_bytes_ += slice.bytes.size();
+  assert(received_bytes_ <= staged_bytes_ && item.staged_slices < item.layers->size());
   item.staged[place] = std::move(slice);
   if (++item.staged_slices == item.layers->size()) {
     item.whole = std::make_shared<const std::vector<SliceView>>(std::move(item.staged));
@@ -275,6 +280,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
   }
   // Check the quota before slices are received. Before the commit, other restore points of the
   // tenant may be evicted; the commit checks again.
+  assert(needed_objects == needed_.size());
   if (core_->catalog.accounts().FitsWithPins(spec_.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
@@ -284,6 +290,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 
 PublishSessionImpl::~PublishSessionImpl() {
   if (!committed_) core_->Count(Counter::kPublishesAbandoned);
+  assert(plan_.promised.empty() && plan_.points_reserved_bytes == 0);
   // Free the slices that the RAM tier did not take before their memory is uncounted; the RAM tier
   // counts the others.
   plan_.work.objects.clear();
@@ -337,6 +344,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::RunCommit() {
                               [this](const absl::Status& written) { EndWrite(written); });
   }
   if (!status.ok()) return status;
+  assert(plan_.promised.empty());
   for (const ComputeClaims::Wake& wake : plan_.wakes) wake();
   if (core_->tiers.disk != nullptr && !plan_.unwritten.empty()) {
     writer_->Schedule(plan_.unwritten, plan_.unwritten_bytes);
@@ -372,6 +380,7 @@ PublishResult PublishSessionImpl::Result() {
 
 void PublishSessionImpl::ClaimKeys() {
   core_->mu.AssertHeld();
+  assert(plan_.work.claims.empty());
   for (const Item& item : items_) {
     const bool on_disk = item.object != nullptr && item.object->on_disk;
     if (!on_disk) plan_.work.claims.push_back(item.segment->key);
@@ -462,6 +471,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
     std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) {
       const Item& item = items_[i];
+      assert(item.object != nullptr && item.object->sessions > 0 && !item.lost);
       StoredObject* object = objects.emplace_back(item.object);
       if (!listed.insert(object).second) continue;
       plan_.promised.push_back(object);
@@ -479,6 +489,7 @@ absl::Status PublishSessionImpl::MakeRoom() {
     core_->Count(Counter::kPublishesRefusedQuota);
     return core_->catalog.accounts().NoRoom(spec_.tenant, new_bytes, new_objects);
   }
+  assert(work.objects.size() <= plan_.promised.size());
   if (absl::Status status = ReservePoints(); !status.ok()) return status;
   const bool has_disk = core_->tiers.disk != nullptr;
   if (plan_.level == Durability::kMemory) {
@@ -591,6 +602,7 @@ void PublishSessionImpl::ListManifests() {
     plan_.work.manifests.push_back(RecordFor(kept));
     if (is_written) plan_.work.manifests.back().replaced = point->manifest;
     plan_.work.points.push_back(kept.segment->key);
+    assert(plan_.work.manifests.size() == plan_.work.points.size());
   }
 }
 
@@ -604,6 +616,8 @@ ManifestRecord PublishSessionImpl::RecordFor(const Boundary& kept) {
   record.expires_unix_s = ExpiresUnixSeconds(kept.expires);
   record.manifest.fingerprint = spec_.fingerprint.digest();
   record.manifest.cuts = CutsUpTo(kept.boundary);
+  assert(record.number > 0 && record.manifest.token_count == kept.boundary);
+  assert(record.objects.size() == kept.items.size());
   return record;
 }
 
@@ -617,6 +631,7 @@ void PublishSessionImpl::EndPlan() {
     if (!kept.held) continue;
     RestorePointEntry* point = core_->catalog.Find(kept.segment->key);
     if (point == nullptr || point->number != kept.number) continue;
+    assert(point->sessions > 0);  // HoldPoint() took the reference
     core_->catalog.EndRenewal(point);
     core_->catalog.ReleasePoint(point);
   }
@@ -684,6 +699,7 @@ void PublishSessionImpl::Show(const Boundary& kept) {
     core_->catalog.Renew(point, kept.expires);
     core_->Count(Counter::kPublishedRestorePoints);
   }
+  assert(point->tokens() == kept.boundary && point->objects.size() == kept.items.size());
   const bool is_renewed = !is_new && EndsEarlier(*point, kept);
   if (is_renewed) core_->catalog.Renew(point, kept.expires);
   const bool is_made_durable = kept.write && !point->durable;
@@ -730,6 +746,7 @@ SegmentNode* PublishSessionImpl::LinkBoundary(const Boundary& kept) {
 
 void PublishSessionImpl::PutInHost(const Item& item, uint64_t* reserved_bytes) {
   core_->mu.AssertHeld();
+  assert(item.whole != nullptr && !item.object->in_host());
   const uint64_t bytes = std::min(*reserved_bytes, item.object->bytes());
   core_->evictor.UnreserveHost(bytes);
   *reserved_bytes -= bytes;
@@ -749,6 +766,7 @@ void PublishSessionImpl::AdmitToHost(const Boundary& kept) {
   for (const size_t i : kept.items) {
     if (!items_[i].object->in_host()) PutInHost(items_[i], &bytes);
   }
+  assert(bytes == 0);  // every object for which space was reserved is in RAM
   core_->evictor.UnreserveHost(bytes);
 }
 

@@ -34,6 +34,7 @@ uint64_t MakeIncarnation() {
 }
 
 constexpr size_t kShownPins = 8;
+constexpr uint32_t kFirstTokens = 32;  // see RestorePoint::first_token_ids
 
 }  // namespace
 
@@ -302,6 +303,11 @@ std::vector<RestorePoint> Store::Hottest(size_t limit) {
   StoreLock lock(core_.get());
   for (RestorePointEntry* point : core_->catalog.MostHit(limit)) {
     described.push_back(core_->Describe(*point));
+    std::vector<uint32_t>& first = described.back().first_token_ids;
+    for (const SegmentNode* node = point->node; node->parent != nullptr; node = node->parent) {
+      if (node->begin() >= kFirstTokens) continue;
+      first.insert(first.begin(), node->token_ids().begin(), node->token_ids().end());
+    }
   }
   return described;
 }
@@ -342,6 +348,7 @@ StoreStats Store::Stats() {
     usage.unread_bytes = flow.unread_bytes;
     stats.tiers.push_back(usage);
   };
+  assert(core_->objects.sums().host_bytes() <= core_->options.host_bytes);
   const StoreTiers& tiers = core_->tiers;
   const bool has_disk = tiers.disk != nullptr;
   const uint64_t evicted = core_->catalog.evicted();
@@ -402,6 +409,7 @@ std::optional<ChunkRun> Store::ChunksOf(const Digest& id, const std::string& ten
   const uint32_t count = std::min(std::max(1u, most_tokens / chunk_tokens), chunks - first);
   const SegmentNode* node = point->node;
   for (uint32_t skipped = chunks - first - count; skipped > 0; --skipped) node = node->parent;
+  assert(count > 0 && first + count <= chunks);
   run.ids.resize(count);
   run.token_ids.resize(size_t{count} * chunk_tokens);
   for (uint32_t i = count; i-- > 0; node = node->parent) {
