@@ -44,6 +44,7 @@ void LaunchAttendOf(Device* device, int tile_rows, const AttendProgram<1>& argum
     case 8:
       return LaunchAttend<8>(device, arguments, blocks);
     default:
+      assert(tile_rows == 16);
       return LaunchAttend<16>(device, arguments, blocks);
   }
 }
@@ -59,6 +60,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
       shape_(model->shape),
       few_(device, shape_, FewCapacity(shape_, limits)),
       many_(device, shape_, ManyCapacity(shape_, limits)) {
+  assert(limits.rows >= 1 && shape_.heads % shape_.kv_heads == 0);
   const int64_t rows = limits.rows;
   buffers_.x = NewFloats(rows * shape_.hidden);
   buffers_.normed = NewFloats(rows * shape_.hidden);
@@ -75,6 +77,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
 int DeviceStep::RowsOfGraph(int rows) {
   int graph = 1;
   while (graph < rows) graph *= 2;
+  assert(graph >= rows && graph < 2 * rows);
   return graph;
 }
 
@@ -114,6 +117,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
   last_ = {&few_, of_graph, wants ? of_graph : 0, true, ChoiceFor(of_graph)};
+  assert(rows <= of_graph && few_.wanted() <= of_graph);
   std::unique_ptr<DeviceGraph>& graph = graphs_[wants ? of_graph : -of_graph];
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
   graph->Replay();
@@ -128,6 +132,7 @@ void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
 }
 
 void DeviceStep::Repeat() {
+  assert(last_.plan != nullptr);
   if (last_.splits) return graphs_.at(last_.wanted > 0 ? last_.rows : -last_.rows)->Replay();
   LaunchAll(last_, Nothing);
 }
@@ -137,6 +142,7 @@ void DeviceStep::RunSlowly(const Before& before) { LaunchAll(last_, before); }
 void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
                                int x_stride, float* y, int y_stride, int rows,
                                const int32_t* row_numbers, float softcap) {
+  assert(rows >= 1 && matrix.inputs <= x_stride && matrix.outputs <= y_stride);
   AnyProduct product = {};
   product.matrix = matrix;
   product.x = x;
@@ -224,6 +230,7 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
 }
 
 void DeviceStep::LaunchAll(const Form& form, const Before& before) {
+  assert(form.plan != nullptr && form.rows >= 1 && form.wanted <= form.rows);
   device_->SetOverlap(form.rows <= overlap_rows_);
   before("embedding", 0);
   EmbedProgram embed;

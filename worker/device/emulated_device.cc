@@ -97,6 +97,7 @@ struct Entry {
 template <class... Programs>
 Entry EntryOf(TypeList<Programs...>, int number) {
   static constexpr Entry kEntries[] = {{&RunBlocks<Programs>, sizeof(Programs)}...};
+  assert(number >= 0 && static_cast<size_t>(number) < sizeof...(Programs));
   return kEntries[number];
 }
 
@@ -136,6 +137,7 @@ void EmulatedDevice::Copy(CopyWay, void* to, const void* from, const CopyRuns& r
 }
 
 void EmulatedDevice::Launch(int program, const void* arguments, int blocks) {
+  assert(blocks >= 1);
   if (recording_ == nullptr) return Run(program, arguments, blocks);
   const auto* bytes = static_cast<const std::byte*>(arguments);
   recording_->push_back({program, {bytes, bytes + EntryOf(ProgramList(), program).bytes}, blocks});
@@ -143,6 +145,7 @@ void EmulatedDevice::Launch(int program, const void* arguments, int blocks) {
 
 std::unique_ptr<DeviceGraph> EmulatedDevice::Capture(const std::function<void()>& launches) {
   auto graph = std::make_unique<Graph>(this);
+  assert(recording_ == nullptr);  // captures do not nest
   recording_ = &graph->launches;
   launches();
   recording_ = nullptr;

@@ -28,7 +28,7 @@ struct DeviceMatrix {
 
   const uint16_t* data = nullptr;
   int inputs = 0, columns = 0;
-  int outputs = 0;  // of each matrix, if this is a pair
+  int outputs = 0;  // number of outputs; for a pair of matrices, of each matrix
 };
 
 // kRowLanes lanes of a warp compute different rows; the remaining lanes compute different columns.
@@ -150,7 +150,7 @@ struct ProductProgram : Tiling {
   // Source addresses of a thread's 16-byte copies for the next stage.
   struct Sources {
     PerThread<const unsigned char*, 1, kWarps> weights;
-    PerThread<int, kRowPiecesEach, kWarps> rows;  // in the first stage: offsets from x, in floats
+    PerThread<int, kRowPiecesEach, kWarps> rows;  // offsets from x in the first stage, in floats
   };
 
   // Threads for rows after the last row load the last row, so that they read valid memory.

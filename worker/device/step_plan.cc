@@ -68,6 +68,8 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
   for (List& list : lists_) {
     assert(list.items.size() <= static_cast<size_t>(capacity_.items));
     assert(list.blocks.size() <= static_cast<size_t>(capacity_.blocks));
+    assert(list.row_items.size() == list.row_blocks.size());
+    assert(list.row_items.empty() || static_cast<int>(list.row_items.size()) == rows());
     CopyAll(device_, list.items, list.device_items);
     CopyAll(device_, list.row_items, list.device_row_items);
     CopyAll(device_, list.blocks, list.device_blocks);
@@ -76,6 +78,7 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
 }
 
 void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List* list) {
+  assert(part.want >= 0 && static_cast<size_t>(part.want) <= part.tokens.size());
   const absl::Span<std::byte* const> blocks = part.blocks[is_global];
   const auto first_block = static_cast<int32_t>(list->blocks.size());
   const auto first_row = static_cast<int32_t>(list->row_items.size());
@@ -94,6 +97,7 @@ void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List
     const int position = part.begin + i;
     const int first = window > 0 ? std::max(0, position - window + 1) / shape_.split : 0;
     const int last = (position + of_tile - 1) / shape_.split;
+    assert(first <= last && static_cast<size_t>(last) < blocks.size());
     AddTile({first_row + i, of_tile, position, first, last + 1 - first, first_block + first, 1, 0,
              blocks[static_cast<size_t>(first)]},
             splits, list);
@@ -118,6 +122,7 @@ void StepPlan::AddTile(const AttendItem& tile, bool splits, List* list) {
     one.is_whole = 0;
     list->items.push_back(one);
   }
+  assert(list->items.size() == static_cast<size_t>(first) + static_cast<size_t>(tile.splits));
   list->row_items[static_cast<size_t>(tile.row)] = {first, tile.splits};
 }
 

@@ -5,11 +5,17 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 
 namespace hearth {
 namespace {
+
+// Maximum number of draws of one token with a grammar. A token is drawn again if it completes a
+// trigger and breaks the schema; then the token is not allowed again. Few tokens of a vocabulary
+// complete the same trigger.
+constexpr int kMaxDrawsPerToken = 32;
 
 double Milliseconds(absl::Time begin, absl::Time end) {
   return absl::ToDoubleMilliseconds(end - begin);
@@ -65,7 +71,13 @@ absl::StatusOr<SampledToken> AnswerWriter::Draw(absl::Span<float> logits, Gramma
   Sampler& sampler = sequence->answer.sampler;
   if (grammar == nullptr) return sampler.Sample(logits, request.sampling, draw, rules);
   absl::Status met;
-  while (met.ok()) {
+  for (int draws = 0; met.ok(); ++draws) {
+    if (draws == kMaxDrawsPerToken) {
+      met = absl::InvalidArgumentError(
+          absl::StrCat("grammar: the text after a trigger must obey the schema; the model drew ",
+                       draws, " other tokens in one place of the answer"));
+      break;
+    }
     const int64_t begin = absl::GetCurrentTimeNanos();
     const auto allowed = grammar->Allow();
     const int64_t took = std::max<int64_t>(absl::GetCurrentTimeNanos() - begin, 0);
@@ -117,6 +129,7 @@ void AnswerWriter::Dismiss(Sequence* beam) {
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
                                                                    uint32_t rows) {
   GrowingAnswer& answer = sequence->answer;
+  assert(rows >= 1 && answer.logits.size() % rows == 0);
   const size_t vocabulary = answer.logits.size() / rows;
   const int begin = sequence->kv->length() - static_cast<int>(rows);
   // `step` stays valid while tokens are appended to the answer.
@@ -134,6 +147,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
     goes_on = !finished->has_value() && !sequence->state->cancelled && used < rows &&
               answer.last_token == step[used];
   }
+  assert(used >= 1 && used <= rows);
   if (used < rows) model_->Forget(sequence->kv.get(), begin + static_cast<int>(used));
   NoteStep(sequence, rows - 1, used - 1);
   return finished;
@@ -185,6 +199,7 @@ void AnswerWriter::CountHeld(const Sequence& sequence) const {
   const auto shared = static_cast<int>(in_blocks ? prompt - prompt % layout_.chunk_tokens : 0);
   const uint64_t own = sequence.kv->held_bytes(shared);
   RequestState& state = *sequence.state;
+  assert(own <= sequence.kv->held_bytes(0));
   state.own_kv_bytes += own;
   state.shared_kv_bytes = std::max(state.shared_kv_bytes, sequence.kv->held_bytes(0) - own);
 }
@@ -194,6 +209,7 @@ void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
   SampleEnd& end = state.ends[sequence->sample];
+  assert(sequence->answer.generated <= sequence->request.max_new_tokens);
   end.reason = reason;
   end.generated_tokens = sequence->answer.generated;
   const auto& logits = sequence->answer.logits_digest;
@@ -216,6 +232,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   const absl::Time token =
       first.generates() ? first.times.first_token_at : first.times.prefilled_at;
   FinishedInfo info;
+  assert(state.unfinished == 0 && !state.ends.empty());
   info.reason = state.ends[0].reason;
   for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
   info.samples = state.ends;
@@ -240,7 +257,7 @@ void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status)
   if (std::exchange(sequence->state->failed, true))
     return planner_->NoteDone();  // another sample already reported the error
   switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:  // from the grammar; counted as kGrammarLimits
+    case absl::StatusCode::kInvalidArgument:  // error of the grammar, counted as kGrammarLimits
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:
       counters_->Add(EngineCounter::kRequestsCancelled);

@@ -60,6 +60,7 @@ absl::Status BeamDriver::Begin(const SequencePtr& first) {
 
 SequencePtr BeamDriver::Abandon(RequestState* state) {
   const std::shared_ptr<BeamGroup> group = std::exchange(state->beams, nullptr);
+  assert(group != nullptr && group->first.lock() != nullptr);
   SequencePtr first = group->first.lock();
   for (const auto& beam : group->running) {
     const SequencePtr sequence = beam.lock();
@@ -93,6 +94,7 @@ absl::Status BeamDriver::Advance(BeamGroup* group) {
     if (!tokens.ok()) return tokens.status();
     likeliest.push_back(*std::move(tokens));
   }
+  assert(likeliest.size() == group->running.size() && !group->search.done());
   group->search.Advance(likeliest);
   return group->search.done() ? absl::OkStatus() : Reorder(group);
 }
@@ -108,6 +110,7 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
   // The request's first sequence must not be removed. If no beam extends it, swap its KV with the
   // KV of a sequence that a beam extends.
   const size_t own = std::find(parents.begin(), parents.end(), first) - parents.begin();
+  assert(own < parents.size());
   if (kept[own] == 0) {
     const size_t other = std::find(kept.begin(), kept.end(), 1) - kept.begin();
     std::swap(parents[own]->kv, parents[other]->kv);
@@ -124,6 +127,7 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
     const SequencePtr& parent = parents[beam.parent];
     SequencePtr sequence = parent;
     if (std::exchange(kept[beam.parent], 0) == 0) {  // an earlier beam keeps the parent sequence
+      assert(!group->unused.empty());
       sequence = planner_->Fork(first, group->unused.back());
       group->unused.pop_back();
       absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);
@@ -140,6 +144,7 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
 }
 
 void BeamDriver::Finish(const BeamGroup& group) {
+  assert(group.search.done() && group.first.lock() != nullptr);
   const BeamSearch::Hypothesis& best = group.search.best();
   const SequencePtr first = group.first.lock();
   first->state->ends[0].beam_score = best.score;

@@ -94,9 +94,9 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes(), pool = options.memory.pool_bytes;
   const uint64_t chosen = DefaultKvBytes(memory, weights, pool);
-  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen), ", chosen for ", MiBText(memory),
-                                " of memory, ", MiBText(weights), " of weights and ", MiBText(pool),
-                                " of pool"));
+  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(chosen), ", chosen: the machine has ",
+                                MiBText(memory), " of memory, the weights take ", MiBText(weights),
+                                ", --pool-bytes is ", MiBText(pool)));
   return chosen;
 }
 

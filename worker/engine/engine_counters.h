@@ -29,6 +29,8 @@ enum class EngineCounter {
   kCachedTokensHost,
   kCachedTokensDisk,
   kCachedTokensShared,
+  kUnaskedTokens,
+  kUnaskedHeldTokens,
   kPrefillSteps,
   kDecodeSteps,
   kDraftedTokens,

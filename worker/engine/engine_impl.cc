@@ -262,6 +262,7 @@ absl::Status EngineImpl::TryBegin(const SequencePtr& sequence, FetchOutcome fetc
     sequence->callbacks.on_started(
         {sequence->tokens(), sequence->restored.boundary, matched, sequence->restored.from, load});
   }
+  assert(sequence->kv != nullptr);
   if (sequence->step_ends.empty()) return FinishPrefill(sequence);
   planner_.StartPrefill(*sequence);
   return absl::OkStatus();
@@ -273,6 +274,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
   for (const SequencePart& part : parts) {
     Sequence& sequence = *part.sequence;
     StepPart& added = step.emplace_back();
+    assert(sequence.kv != nullptr);
     added.kv = sequence.kv.get();
     if (part.kind == StepKind::kDecode) {
       assert(sequence.answer.generated >= 1);
@@ -324,11 +326,13 @@ absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
 absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows) {
   std::vector<float>& logits = sequence->answer.logits;
   const std::vector<int32_t>& prompt = sequence->request.token_ids;
+  assert(rows > 0 && !logits.empty() && logits.size() % rows == 0);
   const size_t vocabulary = logits.size() / rows;
   // prompt tokens passed to on_prompt so far
   uint32_t& reported_tokens = sequence->reported_tokens;
   std::vector<SampledToken> reported(reported_tokens == 0 ? 1 : 0);
   if (reported_tokens == 0) reported[0].id = prompt[0];
+  assert(reported_tokens <= prompt.size());
   reported_tokens = std::max(reported_tokens, 1U);
   for (uint32_t row = 0; row < rows && begin + row + 1 < prompt.size(); ++row) {
     if (begin + row + 1 < reported_tokens) continue;
@@ -389,7 +393,7 @@ void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
     return part.sequence->kv == nullptr || part.sequence->state->failed;
   };
   for (SequencePart& part : *parts) {
-    if (has_none(part)) continue;  // was preempted for an older sequence
+    if (has_none(part)) continue;  // an older sequence preempted it
     const absl::Status room = Caught([&] { return memory_.MakeRoom(&part); });
     if (!room.ok()) answers_.Fail(part.sequence, absl::ResourceExhaustedError(room.message()));
   }
@@ -448,6 +452,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
 absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
   for (uint32_t number = 1; number < first->request.samples; ++number) {
     const SequencePtr sample = planner_.Fork(first, number);
+    assert(number <= first->fork_kvs.size());  // TryAdmit() made one KV for each further sample
     sample->kv = std::move(first->fork_kvs[number - 1]);
     model_->Fork(*first->kv, sample->kv.get());
     sample->answer.logits = first->answer.logits;

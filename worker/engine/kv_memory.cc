@@ -75,7 +75,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     // Another holder, such as a publish, uses the rest. If the pool holds these blocks too, their
     // release would free nothing and not wake the engine, so clear the pool.
     if (others.empty()) keeper_->pool().Clear();
-    sequence->pooled = PooledPrefix();  // lets the pool evict it while this sequence waits
+    sequence->pooled = PooledPrefix();  // the pool may evict the prefix while the sequence waits
     return false;
   }
   const uint32_t forks = request.searches() ? 0 : sequence->unforked();
@@ -126,11 +126,13 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
     if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) return status;
+    assert(victim->id > sequence.id);  // a sequence is never preempted for a younger one
     Preempt(victim);
   }
 }
 
 absl::Status KvMemory::MakeRoom(SequencePart* part) {
+  assert(part->tokens >= 1 && part->sequence->kv != nullptr);
   const SequencePtr sequence = part->sequence;
   const auto take = [&] {
     return model_->MakeRoom(sequence->kv.get(), static_cast<int>(part->tokens));

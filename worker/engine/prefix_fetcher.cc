@@ -1,6 +1,7 @@
 #include "worker/engine/prefix_fetcher.h"
 
 #include <algorithm>
+#include <cassert>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -71,6 +72,7 @@ std::optional<FetchOutcome> PrefixFetcher::LookUp(const std::shared_ptr<Sequence
   if (best.limits.has_value()) {
     longest += 2 * std::max(best.limits->transfer, *best.compute_estimate);
   }
+  assert(best.boundary > sequence->pooled.boundary);  // MayHaveMore() found this
   const absl::Time deadline = LoadModel::SteadyNow() + terms_.fetch_budget;
   const auto fetch = [this, sequence, cache, work, deadline](TaskQueue::Fate fate) {
     FetchOutcome fetched;
@@ -136,6 +138,8 @@ FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cach
   prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
   FetchOutcome second = Fetch(cache, prefix, have, max_tokens, terms_.fetch_budget);
   second.matched_tokens = std::max(second.matched_tokens, outcome.matched_tokens);
+  second.is_counted |= outcome.is_counted;
+  second.counted_held = std::max(second.counted_held, outcome.counted_held);
   // If the second fetch brings nothing, return the first fetch's objects.
   const bool is_better =
       second.usable_tokens > 0 || (outcome.usable_tokens == 0 && second.declined_tokens > 0);

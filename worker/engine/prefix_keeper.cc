@@ -62,6 +62,7 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   spec.prefix.tenant = prefix.tenant;
   spec.prefix.adapter = prefix.adapter;
   spec.prefix.request_id = prefix.request_id;
+  spec.prefix.traceparent = prefix.traceparent;
   spec.prefix.token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + end);
   for (uint32_t cut : prefix.cuts) {
     if (cut <= end) spec.prefix.cuts.push_back(cut);

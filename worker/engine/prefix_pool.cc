@@ -63,6 +63,7 @@ PooledPrefix PrefixPool::Lookup(const PrefixRequest& prefix, uint32_t max_bounda
     best = it;
   }
   if (best != points_.end()) {
+    assert(found.boundary <= found.matched_tokens && found.boundary <= max_boundary);
     found.objects = best->objects;
     points_.splice(points_.begin(), points_, best);
   }
@@ -111,7 +112,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   }
   // The new restore point fits alone and is the most recently used, so this loop never evicts it.
   while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
-  assert(!points_.empty());
+  assert(!points_.empty() && bytes_ <= capacity_bytes_);
   return InsertResult::kInserted;
 }
 

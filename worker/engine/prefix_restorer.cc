@@ -40,6 +40,8 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 }  // namespace
 
 absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache) {
+  const bool is_counted = fetched.is_counted;
+  const uint32_t counted_held = fetched.counted_held;
   ChooseSource(sequence, std::move(fetched));
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, sequence->restored.boundary);
@@ -48,11 +50,15 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
-  if (status.ok()) sequence->pooled.objects.clear();  // only DropRestored needs them
+  if (status.ok()) sequence->pooled.objects.clear();  // only DropRestored needs the objects
   if (!status.ok() || sequence->resumed) return status;
   counters_->Add(EngineCounter::kPromptTokens, sequence->tokens());
   const RestoredPrefix& restored = sequence->restored;
   if (restored.boundary > 0) counters_->Add(CachedTokensCounter(restored.from), restored.boundary);
+  if (!is_counted) counters_->Add(EngineCounter::kUnaskedTokens, sequence->tokens());
+  if (restored.boundary > counted_held && restored.from == Tier::kWorker) {
+    counters_->Add(EngineCounter::kUnaskedHeldTokens, restored.boundary - counted_held);
+  }
   return status;
 }
 
@@ -81,6 +87,7 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
     if (IsUsable(*sequence, &fetched)) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
       sequence->restored.boundary = fetched.usable_tokens;
+      assert(fetched.usable_tokens <= sequence->max_boundary());
       sequence->restored.objects = std::move(fetched.objects);
       sequence->restored.from = fetched.slowest_tier;
       // If the cache does not report a tier, count the objects as kHost.
@@ -98,6 +105,7 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
 }
 
 void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
+  assert(sequence->step_ends.empty() && sequence->restored.boundary <= sequence->max_boundary());
   std::vector<uint32_t> kept;
   if (sequence->writes() && !sequence->kept.prompt && (has_cache || keeper_->has_pool())) {
     kept =

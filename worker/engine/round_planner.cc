@@ -50,6 +50,7 @@ absl::StatusOr<SequencePtr> RoundPlanner::Accept(EngineRequest request, EngineCa
   if (dropped.has_value()) dropped_ids_.insert(*dropped);
   counters_->Add(EngineCounter::kRequests);
   auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
+  assert(sequences_.count(id) == 0);
   sequences_[id] = sequence;
   ++active_;
   work_arrived_.Signal();
@@ -94,6 +95,7 @@ std::optional<EngineRound> RoundPlanner::Next(const EngineAudit& audit) {
   for (;;) {
     EngineRound round;
     Sweep(absl::Now(), &round);
+    assert(active_ >= sequences_.size());
     round.admits = std::exchange(retries_admission_, false) && scheduler_.Candidate().has_value();
     PlanStep(&round);
     if (!round.endings.empty() || round.admits || !round.looked_up.empty() || !round.step.empty()) {
@@ -195,6 +197,7 @@ bool RoundPlanner::Admit(SequenceId id) {
 }
 
 LoadWork RoundPlanner::WorkOf(const Sequence& sequence) const {
+  assert(sequence.pooled.boundary < sequence.tokens());
   const uint32_t own = sequence.tokens() - sequence.pooled.boundary;
   uint64_t beside = 0;
   absl::MutexLock lock(&mu_);
@@ -258,6 +261,7 @@ SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
   absl::MutexLock lock(&mu_);
   assert(sequences_.count(first->id) == 1);
   auto sample = std::make_shared<Sequence>(first->id + number, first, number);
+  assert(sequences_.count(sample->id) == 0);  // Accept() left these ids free
   sequences_[sample->id] = sample;
   ++active_;
   scheduler_.Fork(first->id, sample->id);
@@ -267,7 +271,8 @@ SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
 void RoundPlanner::RemoveFork(const Sequence& first, SequenceId fork) {
   absl::MutexLock lock(&mu_);
   scheduler_.RemoveFork(first.id, fork);
-  sequences_.erase(fork);
+  const size_t erased = sequences_.erase(fork);
+  assert(erased == 1 && active_ > sequences_.size());
   --active_;
 }
 

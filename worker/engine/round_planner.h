@@ -59,7 +59,8 @@ struct EngineRound {
   // The tokens to compute; may be empty. If the model batches, one step computes all parts, else
   // each part is a separate step, in this order.
   std::vector<SequencePart> step;
-  PrefixCache* auditing = nullptr;  // if there is no other work: the cache whose prefixes to audit
+  // the cache whose prefixes to audit; null: there is other work, or nothing to audit
+  PrefixCache* auditing = nullptr;
 };
 
 class RoundPlanner {

@@ -51,6 +51,7 @@ bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenan
     *dropped = newest;
     Remove(*newest);
   }
+  assert(entries_.count(id) == 0);
   entries_[id] = {tenant, places};
   tenants_[tenant].last_seen = ++accepted_;
   if (accepted_ % kRemembered != 0) return true;
@@ -94,6 +95,7 @@ std::optional<SequenceId> Scheduler::Candidate() const {
   const bool leaves_one =
       places[next->second.tenant] > 0 && tenants_.size() > 1 && max_running_ > 1;
   const uint32_t free = max_running_ - running();
+  assert(running() <= max_running_);
   return next->second.places + (leaves_one ? 1 : 0) <= free ? std::optional(next->first)
                                                             : std::nullopt;
 }
@@ -127,7 +129,9 @@ void Scheduler::StartDecode(SequenceId id) {
 }
 
 void Scheduler::RemoveFork(SequenceId id, SequenceId fork) {
-  entries_.erase(fork);
+  assert(entries_.at(id).places + 1 <= max_running_);
+  const size_t erased = entries_.erase(fork);
+  assert(erased == 1);
   ++entries_.at(id).places;
 }
 
@@ -149,7 +153,7 @@ std::optional<SequenceId> Scheduler::Victim(
 
 void Scheduler::Requeue(SequenceId id, uint32_t places) {
   Entry& entry = entries_.at(id);
-  assert(entry.state != State::kQueued);
+  assert(entry.state != State::kQueued && places >= 1 && places <= max_running_);
   entry.state = State::kQueued;
   entry.places = places;
 }
@@ -170,6 +174,7 @@ std::vector<uint32_t> Scheduler::EqualShares(uint32_t rows, const std::vector<ui
       const size_t at = (first + i) % wanted.size();
       const uint32_t more = std::min({wanted[at] - shares[at], part, rows});
       shares[at] += more;
+      assert(more <= rows && shares[at] <= wanted[at]);
       rows -= more;
     }
   }
@@ -198,6 +203,7 @@ void Scheduler::AddPrefills(uint32_t rows, std::vector<PlannedStep>* batch) {
     turn += its > 0 ? 1 : 0;
     for (size_t i = 0; i < ids.size(); ++i) {
       if (shares[i] == 0) continue;
+      assert(shares[i] <= entries_.at(ids[i]).left);
       entries_.at(ids[i]).left -= shares[i];
       batch->push_back({ids[i], StepKind::kPrefill, shares[i]});
     }
@@ -244,6 +250,7 @@ std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_witho
   for (const auto& [id, entry] : entries_) {
     if (entry.state == State::kDecoding) batch.push_back({id, StepKind::kDecode});
   }
+  assert(batch.size() <= max_running_);
   const auto decodes = static_cast<uint32_t>(batch.size());
   AddPrefills(decodes == 0 ? rows_without_decodes : PrefillRows(decodes, rows), &batch);
   if (!guessed.empty()) {

@@ -17,6 +17,7 @@ PrefixRequest PrefixOf(const EngineRequest& request, std::vector<uint32_t> text)
   prefix.tenant = request.tenant;
   prefix.adapter = request.adapter;
   prefix.request_id = request.request_id;
+  prefix.traceparent = request.traceparent;
   prefix.stop = std::make_shared<CallStop>();
   return prefix;
 }
@@ -27,6 +28,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.tenant = request.tenant;
   own.adapter = request.adapter;
   own.request_id = request.request_id;
+  own.traceparent = request.traceparent;
   own.sampling = request.sampling;
   own.sampling.seed = SeedOfSample(request.sampling.seed, sample);
   own.grammar = request.grammar;
@@ -113,6 +115,7 @@ Sequence::Sequence(Sequence* preempted)
       answer(std::move(preempted->answer)),
       first_times(preempted->times.prefilled_at == absl::Time() ? preempted->first_times
                                                                 : preempted->times) {
+  assert(answer.tokens.size() == answer.generated);
   kept.prompt = preempted->kept.prompt;
   kept.published = preempted->kept.published;
   kept.written = preempted->kept.written;
@@ -141,6 +144,8 @@ void Sequence::Speculate() {
   if (!speculation.is_on()) return;
   const std::vector<int32_t>& prompt = asked().token_ids;
   if (speculation.tokens() == 0) speculation.Append(prompt);
+  assert(speculation.tokens() >= prompt.size());
+  assert(answer.generated < request.max_new_tokens);  // a complete answer guesses nothing
   const size_t known = speculation.tokens() - prompt.size();
   speculation.Append(absl::MakeConstSpan(answer.tokens).subspan(known));
   // Do not guess the last token of a complete answer: no step would verify it.
@@ -248,6 +253,7 @@ void WrittenTokens::Add(const std::vector<ObjectId>& lacked) {
 
 uint32_t WrittenTokens::count() const {
   absl::MutexLock lock(&mu_);
+  assert(count_ <= written_.size());
   return count_;
 }
 

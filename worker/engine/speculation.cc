@@ -84,6 +84,7 @@ std::vector<int32_t> GuessNext(absl::Span<const int32_t> text, size_t most) {
   std::vector<int32_t> guess;
   const size_t best = BestPlace(text);
   if (best == 0) return guess;
+  assert(best + 1 < text.size());  // a match ends before the last token
   for (size_t at = best + 1; guess.size() < most; ++at) {
     guess.push_back(at < text.size() ? text[at] : guess[at - text.size()]);
   }
@@ -97,6 +98,7 @@ void Speculation::Guess(uint32_t room) {
   if (most == 0) return;
   const std::vector<int32_t> guess = GuessNext(text_, most);
   if (guess.empty()) return;
+  assert(guess.size() <= most);
   step_.push_back(text_.back());
   step_.insert(step_.end(), guess.begin(), guess.end());
 }

@@ -89,7 +89,7 @@ StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint3
 
 bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget) {
   std::map<ObjectId, Growing> added;
-  uint64_t held_bytes = 0;  // in addition to the blocks that the sequence holds anyway
+  uint64_t held_bytes = 0;  // bytes of blocks that only this snapshot makes the sequence keep
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {
     if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
     // Neither restored nor computed by this sequence.

@@ -374,7 +374,9 @@ class SplitOfTile {
 
 void Combine(const AttendState& split, int64_t rows, int64_t head_dim, const AttendState& state) {
   for (int64_t i = 0; i < rows; ++i) {
-    if (split.sums[i] == 0) continue;  // not `largest`: a real score may be -infinity
+    // 0: the row attends to no key of the split. `largest` would not show this, because a score may
+    // be -infinity.
+    if (split.sums[i] == 0) continue;
     const float largest = std::max(state.largest[i], split.largest[i]);
     const V before = ExpOf(Constant(state.largest[i] - largest));
     const V now = ExpOf(Constant(split.largest[i] - largest));

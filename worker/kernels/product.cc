@@ -162,7 +162,8 @@ HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V 
 
 template <int R, int N>
 struct ToChains {
-  // kIsLong needs free registers; kIsTight tells that no register is free.
+  // Options of VisitInputs. kIsLong: compile this visitor once for both halves of a byte, which
+  // needs free registers. kIsTight: the sums leave no register free.
   static constexpr bool kIsLong = R > 2 && kLanes == 16;
   static constexpr bool kIsTight = R > 5 && kLanes == 8;
 

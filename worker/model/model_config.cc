@@ -563,6 +563,14 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     NoteUnapplied(*generation, generation_file, &config.notes);
   }
   std::vector<int32_t>& eos = config.eos_token_ids;
+  const auto outside = std::stable_partition(
+      eos.begin(), eos.end(), [&config](int32_t id) { return id < config.vocab_size; });
+  if (outside != eos.end()) {
+    config.notes.push_back(absl::StrCat(generation_json.has_value() ? generation_file : file,
+                                        ": eos_token_id: ignores ", *outside,
+                                        ": the vocabulary has ", config.vocab_size, " tokens"));
+    eos.erase(outside, eos.end());
+  }
   if (eos.empty()) eos.push_back(1);
   std::sort(eos.begin(), eos.end());
   eos.erase(std::unique(eos.begin(), eos.end()), eos.end());

@@ -96,7 +96,6 @@ inline int32_t SpreadToken(int position, int vocab_size) {
 }
 
 // Returns the layout of a model's stored keys and values; it depends only on the arguments.
-
 KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_tokens,
                   Exactness exactness);
 

@@ -113,6 +113,7 @@ void ThreadPool::RunPiece(absl::Span<const Phase> phases) {
     slot.task.store(&phase.task, std::memory_order_relaxed);
     end += phase.tasks;
   }
+  assert(done_.load() == end_.load() && next_.load() == end_.load());  // no earlier task is left
   slot_count_.store(count, std::memory_order_relaxed);
   end_.store(end);
   WakeSleepers();

@@ -1,6 +1,7 @@
 #include "worker/prefix/load_model.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 namespace hearth {
@@ -21,6 +22,7 @@ constexpr absl::Duration kLeastLimit = absl::Milliseconds(50);
 
 void LoadModel::OnStep(uint32_t tokens, absl::Duration took) {
   absl::MutexLock lock(&mu_);
+  assert(tokens > 0);
   computing_.Add(std::exp(-static_cast<double>(tokens) / kMemoryTokens), tokens, took);
 }
 
@@ -86,6 +88,7 @@ void LoadModel::Decide(const LoadWork& work, LoadReport* load) {
   const absl::Duration most = std::max(*load->compute_estimate, kLeastLimit);
   const absl::Duration loss = std::max(most / kLossShare, kLeastLimit);
   // Allow twice the estimate: links become slower, and other transfers share them.
+  assert(loss <= most);  // std::clamp() needs this
   const absl::Duration expected = 2 * load->load_estimate.value_or(most);
   load->limits = LoadLimits{load->retries ? loss : std::clamp(expected, loss, most), loss};
 }

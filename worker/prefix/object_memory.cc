@@ -54,6 +54,7 @@ class BlockRecycler {
     if (bytes < kMinRecycledBytes) return std::free(block);
     absl::MutexLock lock(&mu_);
     free_.emplace(bytes, block);
+    assert(bytes % kAlignment == 0);
     free_bytes_ += bytes;
     FreeDownToLocked(limit_bytes_);
   }
@@ -84,6 +85,7 @@ class BlockRecycler {
     while (free_bytes_ > bytes) {
       assert(!free_.empty());
       auto last = std::prev(free_.end());
+      assert(free_bytes_ >= last->first);
       free_bytes_ -= last->first;
       std::free(last->second);
       free_.erase(last);

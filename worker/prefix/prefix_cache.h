@@ -47,8 +47,9 @@ struct PrefixRequest {
   // Without multiples of chunk_tokens; strictly increasing, in (0, number of tokens].
   std::vector<uint32_t> cuts;
   std::string tenant;
-  std::string adapter = "";     // name of the adapter that computes the KV; empty: no adapter
-  std::string request_id = "";  // for logs
+  std::string adapter = "";      // name of the adapter that computes the KV; empty: no adapter
+  std::string request_id = "";   // for logs
+  std::string traceparent = "";  // trace of the calls; empty: none
   // Cancels Fetch and Lease: they return as after a timeout. May be null.
   std::shared_ptr<CallStop> stop = nullptr;
   // Decides whether Fetch loads the prefix, and sets limits for the transfer. Null: Fetch always
@@ -73,6 +74,10 @@ struct FetchOutcome {
   std::vector<std::shared_ptr<const KvObject>> objects;  // digests and token ids are verified
   std::string note;                                      // reason for a miss, for logs and Explain
   LoadReport load;  // estimates and times of the loaded or declined prefix
+  // The store has counted this lookup in its statistics, with this number of tokens that it took as
+  // held by the worker.
+  bool is_counted = false;
+  uint32_t counted_held = 0;
   // Lease of this request, for which other requests wait. Set by the engine, never by Fetch.
   std::shared_ptr<ComputeLease> lease;
 };

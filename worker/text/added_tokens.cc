@@ -1,6 +1,7 @@
 #include "worker/text/added_tokens.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -189,6 +190,8 @@ class PieceAdder {
     if (token.text.empty() || token.text.size() > kMaxPieceBytes)
       return Refused(file, ": token ", token.id, " has ", token.text.size(),
                      " bytes; must be 1 to ", kMaxPieceBytes);
+    // ids_ refers to the texts of the pieces, which a reallocation would move.
+    assert(pieces_->size() < pieces_->capacity());
     pieces_->push_back({token.text, token.is_special ? PieceType::kControl : PieceType::kWhole, 0,
                         token.is_normalized});
     ids_[pieces_->back().text] = pieces_->size() - 1;
@@ -197,6 +200,7 @@ class PieceAdder {
 
  private:
   absl::Status NeverMerge(const std::string& file, const AddedToken& token) {
+    assert(token.id < pieces_->size() && (*pieces_)[token.id].text == token.text);
     PieceType& type = (*pieces_)[token.id].type;
     bool& is_normalized = (*pieces_)[token.id].is_normalized;
     if (!IsNeverMerged(type) || (token.says_normalized && absl::EndsWith(source_, ".model"))) {

@@ -86,6 +86,7 @@ void BeamSearch::Advance(absl::Span<const std::vector<TokenLogprob>> likeliest) 
       Keep({std::move(beam.tokens), *end, score});
     }
   }
+  assert(next.size() <= options_.beams && hypotheses_.size() <= options_.beams);
   beams_ = std::move(next);
   const bool all_ended = hypotheses_.size() == options_.beams;
   done_ = beams_.empty() || (all_ended && (options_.early_stopping || !MayImprove()));
@@ -98,12 +99,15 @@ void BeamSearch::Keep(Hypothesis hypothesis) {
   const auto place = std::find_if(hypotheses_.begin(), hypotheses_.end(),
                                   [&](const auto& kept) { return kept.score < hypothesis.score; });
   hypotheses_.insert(place, std::move(hypothesis));
+  assert(std::is_sorted(hypotheses_.begin(), hypotheses_.end(),
+                        [](const auto& a, const auto& b) { return a.score > b.score; }));
   if (hypotheses_.size() > options_.beams) hypotheses_.pop_back();
 }
 
 // Returns whether the best beam, scored as if it ended now, beats the worst hypothesis. This is an
 // estimate: with a positive length penalty, a longer answer may score better.
 bool BeamSearch::MayImprove() const {
+  assert(!beams_.empty() && !hypotheses_.empty());
   const Beam& best = beams_.front();
   return Penalized(best.score, best.tokens.size(), options_.length_penalty) >
          hypotheses_.back().score;

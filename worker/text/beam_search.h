@@ -51,7 +51,7 @@ class BeamSearch {
     float score = 0;
   };
   struct Hypothesis {
-    std::vector<int32_t> tokens;  // without the end token
+    std::vector<int32_t> tokens;  // tokens of the answer, without the end token
     FinishReason end = FinishReason::kLength;
     float score = 0;
   };

@@ -107,7 +107,8 @@ absl::StatusOr<Pieces> ReadGgufVocabulary(const GgufHeader& header,
   if (IsGemmas(*pieces)) {
     TakeGemmasTypes(&*pieces, notes);
   } else if (!has_merges && adds_space != nullptr && *adds_space) {
-    return absl::UnimplementedError("it adds a space before each text: not supported");
+    return absl::UnimplementedError(
+        "tokenizer.ggml.add_space_prefix is true, which is not supported");
   }
   if (absl::Status s = CheckPieces(*pieces); !s.ok()) return s;
   if (!has_merges) return pieces;

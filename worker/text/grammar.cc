@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cassert>
 #include <string_view>
 #include <utility>
 
@@ -13,7 +14,8 @@
 #include "proto/utf8.h"
 #include "worker/text/grammar_trigger.h"
 #include "worker/text/llguidance.h"
-#include "worker/text/schema_check.h"
+#include "worker/text/schema/schema_check.h"
+#include "worker/text/schema/schema_walk.h"
 
 namespace hearth {
 namespace {
@@ -27,6 +29,7 @@ constexpr char kOptions[] =
 
 // Returns `schema` with the options added. REQUIRES: `schema` is a JSON object.
 std::string WithOptions(const std::string& schema, bool lenient) {
+  assert(schema.size() >= 2 && schema.front() == '{' && schema.back() == '}');
   return absl::StrCat("{", kOptions, lenient ? ",\"lenient\":true}" : "}",
                       schema == "{}" ? "" : ",", schema.substr(1));
 }
@@ -97,11 +100,46 @@ struct GrammarEngine::Tables {
 
 namespace {
 
+// Returns the error of the library as a message for the client: what the client can change. Other
+// errors are returned as they are, cut because they quote the schema.
+std::string ClientText(absl::string_view error) {
+  constexpr absl::string_view kSimplerPatterns =
+      "the patterns need too much work; use simpler patterns";
+  constexpr std::pair<absl::string_view, absl::string_view> kTexts[] = {
+      {"NoExtensionBias", "no text satisfies the schema"},
+      {"oneOf constraints are not supported",
+       "oneOf is enforced only if its schemas have different types, or different constants for a "
+       "required property; use anyOf"},
+      {"lexer precomputation failed", kSimplerPatterns},
+      {"too many expressions constructed", kSimplerPatterns},
+      {"Unable to determine if regex is empty",
+       "the patterns and formats that one string must obey need too much work; use one simple "
+       "pattern"},
+      {"can't determine if patternProperty regexes",
+       "patternProperties must have simple patterns, so that no name matches two of them"},
+      {"anyOf is empty", "no text satisfies the schema: an enum or anyOf must not be empty"},
+      {"oneOf is empty", "no text satisfies the schema: a oneOf must not be empty"},
+      {"min/maxProperties only supported",
+       "minProperties and maxProperties are enforced only if all listed properties are required, "
+       "or if a closed object must have exactly one more property"},
+      {"consider making your grammar left-recursive",
+       "the schema allows too many texts at the same time; use fewer optional properties and fewer "
+       "anyOf"},
+      {"schema too large", "the schema is too large after its $ref and allOf are merged"},
+      {"panic:", "the grammar library cannot compile the schema; use a smaller schema"},
+      {"too big (limit", "the schema is too large for the grammar library; use a smaller schema"},
+      {"circular references with sibling keys",
+       "a $ref that leads back to its own schema must have no other keywords beside it"}};
+  for (const auto& [part, text] : kTexts) {
+    if (absl::StrContains(error, part)) return std::string(text);
+  }
+  return CutText(error, 256);
+}
+
 // Returns the error of a matcher as one line, without a backtrace; empty: it has none.
 std::string ErrorText(LlgMatcher* matcher) {
   const char* const error = llg_matcher_get_error(matcher);
   std::string text = error == nullptr ? "" : error;
-  if (absl::StrContains(text, "NoExtensionBias")) return "no text satisfies the schema";
   text = text.substr(0, text.find("<backtrace>"));
   std::replace(text.begin(), text.end(), '\n', ' ');
   absl::RemoveExtraAsciiWhitespace(&text);
@@ -109,7 +147,8 @@ std::string ErrorText(LlgMatcher* matcher) {
 }
 
 absl::Status MatcherError(LlgMatcher* matcher) {
-  return absl::InvalidArgumentError(absl::StrCat("grammar.json_schema: ", ErrorText(matcher)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("grammar.json_schema: ", ClientText(ErrorText(matcher))));
 }
 
 class LibraryState final : public GrammarState {
@@ -123,6 +162,7 @@ class LibraryState final : public GrammarState {
 
   absl::StatusOr<absl::Span<const uint32_t>> Allow() override {
     const size_t bytes = llg_matcher_get_mask_byte_size(matcher_.get());
+    assert(bytes <= mask_.size() * sizeof(mask_[0]));
     if (llg_matcher_compute_mask_into(matcher_.get(), mask_.data(), bytes) != 0) {
       return MatcherError(matcher_.get());
     }
@@ -140,6 +180,7 @@ class LibraryState final : public GrammarState {
   std::vector<int32_t> Forced(size_t most) override {
     std::vector<uint32_t> ids(most);
     const int32_t count = llg_matcher_compute_ff_tokens(matcher_.get(), ids.data(), most);
+    assert(count <= static_cast<int64_t>(most));
     ids.resize(static_cast<size_t>(std::max(count, 0)));
     return {ids.begin(), ids.end()};
   }
@@ -151,6 +192,7 @@ class LibraryState final : public GrammarState {
                                     std::find_if(tokens.begin(), tokens.end(), is_unknown));
     const int32_t count = llg_matcher_validate_tokens(matcher_.get(), ids.data(), ids.size());
     if (count < 0) return MatcherError(matcher_.get());
+    assert(static_cast<size_t>(count) <= ids.size());
     return static_cast<size_t>(count);
   }
 
@@ -290,6 +332,7 @@ void GrammarEngine::BuildTables() {
     built_status_ = absl::FailedPreconditionError(absl::StrCat("grammar: ", error));
     return;
   }
+  assert(tables_ == nullptr);  // std::call_once
   tables_ = std::make_shared<const Tables>(tokenizer_, made, vocab_size_);
   bytes_ = std::max(AllocatedBytes(), before) - before;
 }
@@ -316,9 +359,10 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   if (!checked.ok()) return checked.status();
   MatcherPtr matcher = make(*checked);
   if (const std::string error = ErrorText(matcher.get()); !error.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("grammar.json_schema: ", FindError(*checked, error, error_of), ": ", error));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "grammar.json_schema: ", FindError(*checked, error, error_of), ": ", ClientText(error)));
   }
+  assert(tables_->tokens >= 0 && static_cast<size_t>(tables_->tokens) <= tables_->mask_words * 32);
   std::vector<uint32_t> mask(tables_->mask_words);
   if (llg_matcher_compute_mask_into(matcher.get(), mask.data(),
                                     llg_matcher_get_mask_byte_size(matcher.get())) != 0) {

@@ -1,6 +1,7 @@
 #include "worker/text/grammar_trigger.h"
 
 #include <algorithm>
+#include <cassert>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,7 @@ class TriggeredState final : public GrammarState {
         spec_(std::move(spec)) {}
 
   absl::StatusOr<absl::Span<const uint32_t>> Allow() override {
+    assert(without_refused_.empty() || without_refused_.size() == mask_words_);
     if (!obeys_) return absl::MakeConstSpan(without_refused_);
     return inner_->Allow();
   }
@@ -98,6 +100,7 @@ class TriggeredState final : public GrammarState {
 
   void Refuse(int32_t token) {
     without_refused_.resize(mask_words_, UINT32_MAX);
+    assert(token >= 0 && static_cast<size_t>(token) / 32 < mask_words_);
     without_refused_[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
   }
 

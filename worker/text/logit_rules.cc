@@ -68,6 +68,7 @@ LogitRules::LogitRules(const TokenRules& rules, absl::Span<const int32_t> eos,
 }
 
 LogitRules::Entry& LogitRules::At(int32_t id) {
+  assert(id >= 0);
   const auto [place, is_new] = places_.try_emplace(id, entries_.size());
   if (is_new) entries_.push_back(Entry{id});
   return entries_[place->second];
@@ -101,6 +102,7 @@ float LogitRules::Changed(const Entry& entry, float logit) const {
 
 void LogitRules::Apply(absl::Span<float> logits) {
   for (Entry& entry : entries_) {
+    assert(static_cast<size_t>(entry.id) < logits.size());
     float& logit = logits[static_cast<size_t>(entry.id)];
     entry.logit = logit;
     logit = Changed(entry, logit);

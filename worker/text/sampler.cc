@@ -133,7 +133,7 @@ absl::StatusOr<SampledToken> Sampler::SampleAllowed(absl::Span<const float> logi
   absl::StatusOr<SampledToken> token = SampleOf(row_, params, step, /*reports=*/false);
   if (!token.ok() || row_[static_cast<size_t>(token->id)] > -FLT_MAX) return token;
   return absl::InvalidArgumentError(
-      "sampling: logit_bias and bad_token_ids leave no token that the grammar allows");
+      "sampling.bad_token_ids: must leave a token that the grammar allows; none is left");
 }
 
 absl::Status Sampler::AddLogprobs(absl::Span<const float> logits, uint32_t count,
@@ -158,6 +158,7 @@ absl::StatusOr<SampledToken> Sampler::SampleOf(absl::Span<const float> logits,
   if (!scan.all_finite) return NotFinite(logits);
   const double greatest = logits[static_cast<size_t>(scan.greatest)];
   SampledToken token;
+  assert(scan.greatest >= 0 && scan.greatest < static_cast<int64_t>(logits.size()));
   token.id = params.temperature == 0 ? static_cast<int32_t>(scan.greatest)
                                      : Draw(logits, greatest, params, step);
   if (reports) FillLogprobs(logits, greatest, params.logprobs, &token);

@@ -32,6 +32,7 @@ bool MayBeSpace(char first) { return first == ' ' || first == kSpaceMark[0]; }
 // Adds the pair to pairs_. Returns false, and adds nothing, if no piece joins the two parts.
 bool PairMerger::AddPair(std::string_view text, uint32_t left, uint32_t right) {
   if (left == kNone || right == kNone) return false;
+  assert(parts_[left].next == right && parts_[right].previous == left);
   const uint32_t bytes = parts_[left].bytes + parts_[right].bytes;
   const Vocabulary::Made* made = vocabulary_.FindMade(text.substr(parts_[left].begin, bytes));
   if (made == nullptr) return false;
@@ -61,6 +62,7 @@ bool PairMerger::Merge(std::string_view text, absl::FunctionRef<bool()> may_go_o
     Part& left = parts_[pair.left];
     Part& right = parts_[pair.right];
     if (left.bytes == 0 || right.bytes == 0 || left.bytes + right.bytes != pair.bytes) continue;
+    assert(left.next == pair.right);  // both parts are as they were when the pair was added
     left.bytes = pair.bytes;
     left.next = right.next;
     if (right.next != kNone) parts_[right.next].previous = pair.left;
@@ -140,6 +142,7 @@ bool TextEncoder::Divide(bool normalized, size_t begin, size_t end) {
     }
     if (!between(gap, at)) return false;
     BeginSegment(at);
+    assert(match->length_bytes > 0 && at + match->length_bytes <= end);
     ids.push_back(match->id);
     gap = at += match->length_bytes;
   }
@@ -166,6 +169,7 @@ bool TextEncoder::Gap(size_t begin, size_t end) {
     if (count >= 2 && !runs.empty()) {
       if (!Stretch(stretch, at) || !HasRoomFor(count / runs.longest())) return false;
       BeginSegment(at);
+      assert(runs.longest() >= 2);
       const size_t alone = runs.Append(count, &ids);
       stretch = alone == 0 ? run_end : last_space;
     }
@@ -191,6 +195,7 @@ bool TextEncoder::Stretch(size_t begin, size_t end) {
 
 bool TextEncoder::Part(size_t begin, size_t end) {
   BeginSegment(begin);
+  assert(begin <= end && end <= text_.size());
   std::string_view part = text_.substr(begin, end - begin);
   std::string replaced;  // with spaces as U+0020
   if (part.find(kSpaceMark) != std::string_view::npos)

@@ -43,6 +43,7 @@ bool EndsWithStopString(const Tokenizer& tokenizer, const std::vector<std::strin
     bytes += piece.size();
     within_character = !piece.empty() && (static_cast<unsigned char>(piece[0]) & 0xC0) == 0x80;
   }
+  assert(begin <= last);
   TextStream stream(&tokenizer, stop_strings);
   for (; begin < last; ++begin) stream.Push(ids[begin]);
   stream.Push(ids[last]);
@@ -56,16 +57,16 @@ TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stop
 }
 
 std::string TextStream::Push(int32_t token_id) {
-  if (stopped_ || tokenizer_->IsSpecial(token_id)) return "";
+  if (stopped() || tokenizer_->IsSpecial(token_id)) return "";
   repairer_.Append(tokenizer_->TokenBytes(token_id), &pending_);
   return Release();
 }
 
 std::string TextStream::Finish() {
-  if (stopped_) return "";
+  if (stopped()) return "";
   repairer_.Finish(&pending_);
   std::string delta = Release();
-  if (!stopped_) delta += std::exchange(pending_, "");
+  if (!stopped()) delta += std::exchange(pending_, "");
   return delta;
 }
 
@@ -81,6 +82,7 @@ std::string TextStream::Release() {
 // Searches only pending_: the beginning of a stop string is always held back there.
 bool TextStream::CutAtStopString() {
   size_t first_end = std::string::npos, begin = std::string::npos;
+  const std::string* found = nullptr;
   for (const std::string& stop : stop_strings_) {
     const size_t at = pending_.find(stop);
     if (at == std::string::npos) continue;
@@ -88,11 +90,13 @@ bool TextStream::CutAtStopString() {
     if (end < first_end || (end == first_end && at < begin)) {
       first_end = end;
       begin = at;
+      found = &stop;
     }
   }
-  if (begin == std::string::npos) return false;
+  if (found == nullptr) return false;
+  assert(begin + found->size() == first_end && first_end <= pending_.size());
   pending_.resize(begin);
-  stopped_ = true;
+  stop_string_ = *found;
   return true;
 }
 

@@ -49,7 +49,9 @@ class TextStream {
   // Ends the stream. Returns the text held back, with U+FFFD for incomplete characters.
   std::string Finish();
   // Returns whether a stop string is complete: the caller should then end the answer.
-  bool stopped() const { return stopped_; }
+  bool stopped() const { return !stop_string_.empty(); }
+  // Returns the stop string that ended the text; empty unless stopped().
+  const std::string& stop_string() const { return stop_string_; }
 
  private:
   std::string Release();
@@ -60,7 +62,7 @@ class TextStream {
   const std::vector<std::string> stop_strings_;
   Utf8Repairer repairer_;
   std::string pending_;  // complete characters not yet returned
-  bool stopped_ = false;
+  std::string stop_string_;
 };
 
 }  // namespace hearth

@@ -37,6 +37,7 @@ Cut CutAt(size_t offset, size_t text_bytes, size_t normalized_bytes, const TextE
   if (segment == whole.segments.end() && offset == text_bytes) {
     return {{text_bytes, whole.ids.size()}, false};
   }
+  assert(!whole.segments.empty() && whole.segments.front().begin_bytes <= offset);
   // The remaining beginning of a cut segment may join the segment before it (one space of a run of
   // five), so begin one segment earlier. It may also end a normalized piece, so begin where such a
   // piece may begin.
@@ -67,9 +68,10 @@ absl::Status CheckPiece(const VocabularyPiece& piece) {
     return absl::OkStatus();
   if (!IsRunOfMarks(piece.text))
     return absl::UnimplementedError(
-        about("is never merged and mixes spaces with other characters"));
+        about("is user-defined and mixes spaces with other characters, which is not supported"));
   if (piece.text.size() == kSpaceMark.size())
-    return absl::UnimplementedError(about("is a single space that is never merged"));
+    return absl::UnimplementedError(
+        about("is user-defined and a single space, which is not supported"));
   return absl::OkStatus();
 }
 
@@ -137,12 +139,14 @@ EncodeEnd Tokenizer::EncodeWithOffsets(std::string_view text, const std::vector<
     if (cuts[i].inside) {
       TextEncoder part(vocabulary_, text.substr(0, offsets[i]), rules);
       if (!part.Encode(cuts[i].begin.begin_bytes)) return part.ended();
+      assert(common <= whole.ids.size() && cuts[i].begin.begin_bytes <= offsets[i]);
       const auto same = whole.ids.begin() + static_cast<ptrdiff_t>(common);
       const auto differ = std::mismatch(part.ids.begin(), part.ids.end(), same, whole.ids.end());
       common += static_cast<size_t>(differ.first - part.ids.begin());
     }
     common_tokens.push_back(static_cast<uint32_t>(common));
   }
+  assert(common_tokens.size() == offsets.size());
   encoding->ids = std::move(whole.ids);
   encoding->common_tokens = std::move(common_tokens);
   return EncodeEnd::kDone;

@@ -83,8 +83,8 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
 
   struct Token {
-    std::string bytes;     // the bytes that it stands for
-    bool special = false;  // not shown to readers
+    std::string bytes;     // the bytes that the token stands for
+    bool special = false;  // true: the token is not shown to readers
   };
   const Token& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }

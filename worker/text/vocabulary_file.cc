@@ -145,11 +145,11 @@ bool ReadNormalizer(std::string_view message, Settings* settings) {
 
 absl::Status CheckSettings(const Settings& settings) {
   if (settings.has_charsmap)
-    return Other("its normalizer changes the text before tokenization, which is not supported");
+    return Other("the normalizer changes the text before tokenization, which is not supported");
   if (settings.adds_prefix || settings.removes_spaces || !settings.escapes_spaces)
-    return Other("its normalizer adds a prefix or drops white space, which is not supported");
-  if (!settings.is_bpe || settings.has_suffix) return Other("its model must be plain BPE");
-  if (!settings.has_bytes) return Other("its model must have byte_fallback set");
+    return Other("the normalizer adds a prefix or drops white space, which is not supported");
+  if (!settings.is_bpe || settings.has_suffix) return Other("the tokenizer must be plain BPE");
+  if (!settings.has_bytes) return Other("the tokenizer must have byte_fallback set");
   return absl::OkStatus();
 }
 
@@ -287,7 +287,7 @@ void AddParts(const Json& step, const char* list, std::vector<const Json*>* part
 absl::Status CheckJsonSettings(const Json& json) {
   const Json& model = JsonAt(json, {"model"});
   const Json& type = JsonAt(model, {"type"});  // missing in old files
-  if (!type.is_null() && type != "BPE") return Other("its model must be BPE");
+  if (!type.is_null() && type != "BPE") return Other("model.type must be BPE");
   for (const char* name :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"}) {
     if (!IsOff(JsonAt(model, {name}))) return Other("model.", name, " is not supported");
@@ -300,7 +300,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   std::vector<const Json*> normalizers, splitters;
   AddParts(JsonAt(json, {"normalizer"}), "normalizers", &normalizers);
   if (normalizers.empty() || !std::all_of(normalizers.begin(), normalizers.end(), writes_mark))
-    return Other("its normalizer must only replace spaces by U+2581");
+    return Other("the normalizer must only replace spaces by U+2581");
   // Splitting at spaces has no effect: the normalizer has replaced all spaces.
   const auto splits_nothing = [](const Json* part) {
     return part->is_null() ||
@@ -308,7 +308,7 @@ absl::Status CheckJsonSettings(const Json& json) {
   };
   AddParts(JsonAt(json, {"pre_tokenizer"}), "pretokenizers", &splitters);
   if (!std::all_of(splitters.begin(), splitters.end(), splits_nothing))
-    return Other("its pre_tokenizer must not split the text");
+    return Other("the pre_tokenizer must not split the text");
   return absl::OkStatus();
 }
 
@@ -393,12 +393,6 @@ std::string ShownText(std::string_view text) {
   return std::string(text.substr(0, bytes));
 }
 
-bool IsBytePiece(std::string_view text) {
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-  return text.size() == 6 && text.substr(0, 3) == "<0x" && is_digit(text[3]) && is_digit(text[4]) &&
-         text[5] == '>';
-}
-
 std::optional<MergeHalves> MergeOf(std::string_view text) {
   const size_t space = text.find(' ');
   if (space == text.npos || text.find(' ', space + 1) != text.npos) return std::nullopt;
@@ -440,7 +434,7 @@ absl::Status CheckMerges(size_t merges,
   for (size_t id = 0; id < pieces->size(); ++id) {
     if (!(*pieces)[id].text.empty()) ids[(*pieces)[id].text] = static_cast<uint32_t>(id);
   }
-  // Whether a merge produces the piece; whether a merge has it as a half.
+  // For each piece: whether a merge produces the piece; whether the piece is a half of a merge.
   std::vector<bool> is_made(pieces->size()), is_half(pieces->size());
   size_t last = 0;
   std::set<size_t> splits;  // for the piece `last`: lengths of the left halves of its merges so far
@@ -452,7 +446,7 @@ absl::Status CheckMerges(size_t merges,
                right = ids.find(halves->second);
     if (made == ids.end() || left == ids.end() || right == ids.end())
       return Broken("a merge of \"", ShownText(halves->first), "\" uses a piece that is missing");
-    if (made->second < last) return Other("its merges must be in the order of its pieces");
+    if (made->second < last) return Other("the merges must be in the order of the pieces");
     if (made->second != last) splits.clear();
     last = made->second;
     is_made[last] = is_half[left->second] = is_half[right->second] = true;
@@ -488,7 +482,7 @@ absl::Status CheckMerges(size_t merges,
       return Other("no merge produces the piece \"", piece.text, "\"");
   }
   if (possible != merges) {
-    return Other("it lists ", merges, " merges, but its pieces allow ", possible,
+    return Other("the file lists ", merges, " merges, but its pieces allow ", possible,
                  ": all must be listed");
   }
   return absl::OkStatus();

@@ -30,7 +30,7 @@ enum class PieceType {
   kUnknown = 2,
   kControl = 3,
   kUserDefined = 4,
-  kUnused = 5,  // if its text is empty: an id without a piece
+  kUnused = 5,  // a piece that is not used; if the piece's text is empty, its id has no token
   kByte = 6,
   // Not in the file format: an added token that no merge produces. Text is split at it, as at a
   // user-defined piece.
@@ -62,7 +62,11 @@ inline bool IsNeverMerged(PieceType type) {
 }
 
 // Returns whether the text is written like a byte piece, "<0x41>".
-bool IsBytePiece(std::string_view text);
+inline bool IsBytePiece(std::string_view text) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  return text.size() == 6 && text.substr(0, 3) == "<0x" && is_digit(text[3]) && is_digit(text[4]) &&
+         text[5] == '>';
+}
 
 // Limits. Gemma has 262,144 pieces of 1.9 MB in all, and 514,906 merges. A tokenizer uses at most
 // 500 bytes per piece plus nine times the bytes of all pieces.

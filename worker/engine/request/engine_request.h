@@ -63,9 +63,10 @@ struct EngineRequest {
   // EngineOptions::speculate.
   std::optional<uint32_t> speculate;
   Durability durability = Durability::kDefault;
-  uint32_t ttl_s = 0;      // TTL of published prefixes; 0: the cache's default
-  KeepHint hint;           // retention hint for published prefixes
-  std::string request_id;  // for logs of the worker and of the cache
+  uint32_t ttl_s = 0;       // TTL of published prefixes; 0: the cache's default
+  KeepHint hint;            // retention hint for published prefixes
+  std::string request_id;   // for logs of the worker and of the cache
+  std::string traceparent;  // trace of the calls to the cache; empty: none
   absl::Time deadline = absl::InfiniteFuture();
 
   // Whether the request looks for cached prefixes; and whether it saves new restore points.
@@ -90,6 +91,8 @@ struct SampleEnd {
   // logits. Zero unless hash_logits is set.
   Digest logits_sha256{};
   double beam_score = 0;  // score of a beam search's answer
+  // The stop string that ended the answer; empty: none. Set by the Generator.
+  std::string stop_string = {};
 };
 struct FinishedInfo {
   FinishReason reason = FinishReason::kLength;  // finish reason of the first sample

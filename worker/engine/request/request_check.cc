@@ -57,8 +57,7 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
     return PromptTooLong("token_ids", context, tokens);
   }
   if (tokens == context && request.max_new_tokens > 0) {
-    return PromptTooLong("max_new_tokens", context,
-                         absl::StrCat(tokens, ", which leaves no token to generate"));
+    return PromptTooLong("max_new_tokens", context, tokens, /*free_tokens=*/1);
   }
   if (request.max_new_tokens > context - tokens) {
     return WithReason(absl::InvalidArgumentError(absl::StrCat(
@@ -127,7 +126,7 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
     return not_here(absl::StrCat("kv_cache: ", cache));
   request->kv = *kv;
   if (request->sampling.prompt_logprobs.has_value()) {
-    if (!invariant) return not_here("sampling.prompt_logprobs");
+    if (!invariant) return not_here("sampling.prompt_logprobs:");
     // Restored tokens have no logits, so every prompt token must be computed: do not read from the
     // cache.
     request->cache = request->writes() ? CacheMode::kWrite : CacheMode::kOff;

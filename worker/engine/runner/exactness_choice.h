@@ -47,8 +47,7 @@ absl::Status CheckFlag(const std::string& flag, const std::string& value, Exactn
 // control groups that contain the process. `root`: prefix of the system files' paths.
 uint64_t MemoryBytes(const std::string& root = "");
 
-// Default of --kv-bytes: half of the memory minus weights and pool, but at least a quarter of
-// (memory minus weights and pool).
+// Default of --kv-bytes: memory / 2 - weights - pool, but at least (memory - weights - pool) / 4.
 uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t pool_bytes);
 
 }  // namespace hearth

@@ -27,6 +27,7 @@ absl::StatusOr<KvCache> KvCachePool::Acquire(int tokens) {
     if (it->capacity() >= tokens && (best == free_.end() || Smaller(*it, *best))) best = it;
   }
   if (best != free_.end()) {
+    assert(best->capacity() >= tokens);
     KvCache kv = std::move(*best);
     free_.erase(best);
     return kv;
@@ -38,6 +39,7 @@ absl::StatusOr<KvCache> KvCachePool::Acquire(int tokens) {
 
 void KvCachePool::Release(KvCache kv) {
   kv.Reset();
+  assert(free_.size() <= max_free_);
   free_.push_back(std::move(kv));
   if (free_.size() > max_free_) {
     free_.erase(std::min_element(free_.begin(), free_.end(), Smaller));
@@ -56,7 +58,10 @@ class CountedCache : public KvCache {
       : KvCache(std::move(kv)), bytes_(bytes), used_(used) {
     *used_ += bytes_;
   }
-  ~CountedCache() override { *used_ -= bytes_; }
+  ~CountedCache() override {
+    assert(*used_ >= bytes_);
+    *used_ -= bytes_;
+  }
 
  private:
   const uint64_t bytes_;

@@ -45,6 +45,7 @@ absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
 }  // namespace
 
 const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes) {
+  assert((index + 1) * slice_bytes <= object.size_bytes);
   if (object.device_bytes != nullptr) return object.device_bytes.get() + index * slice_bytes;
   return object.bytes.get() + index * slice_bytes;
 }

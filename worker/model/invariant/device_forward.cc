@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -232,6 +233,7 @@ void DeviceForward::ExtendRotations(int64_t positions) {
     if (positions <= begin) continue;
     rotations.positions = std::min(most, (positions + kMore - 1) / kMore * kMore);
     rotations.table.Extend(rotations.positions);
+    assert(rotations.positions >= positions);  // CheckPart() refused longer sequences
     const int64_t half = rotations.table.half(), count = rotations.positions - begin;
     const auto bytes = static_cast<size_t>(count * half) * sizeof(float);
     device_->CopyIn(rotations.cos + begin * half, rotations.table.Cos(begin, count).data, bytes);
@@ -258,6 +260,7 @@ absl::Status DeviceForward::Run(Parts parts) {
         {part.kv->BlocksOf(LayerGroup::kLocal), part.kv->BlocksOf(LayerGroup::kGlobal)});
     const auto& own = blocks.back();
     const size_t most = std::max(own[0].size(), own[1].size());
+    assert(most <= static_cast<size_t>(limits_.blocks));  // otherwise no piece could take the part
     for (int done = 0; done < tokens;) {
       const int unwanted = std::max(0, tokens - part.want - done);
       const int rows = std::min(
@@ -266,6 +269,7 @@ absl::Status DeviceForward::Run(Parts parts) {
         if (absl::Status run = RunPiece(&piece); !run.ok()) return run;
         continue;
       }
+      assert(rows >= 1);
       const int want = std::max(0, rows - unwanted);
       piece.parts.push_back(
           {part.tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(rows)),
@@ -274,6 +278,7 @@ absl::Status DeviceForward::Run(Parts parts) {
            {own[0], own[1]}});
       done += rows;
       if (want > 0) {
+        assert(want <= part.want && done >= tokens - part.want + want);
         float* to = part.logits->data() + (done - want - (tokens - part.want)) * vocabulary;
         piece.logits.emplace_back(to, want);
       }
@@ -289,6 +294,7 @@ absl::Status DeviceForward::Run(Parts parts) {
 // so rows that are shared or stored later are valid.
 absl::Status DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
+  assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
   const float* logits = step_->Run(piece->parts);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cmath>
 #include <utility>
 
@@ -311,6 +312,7 @@ absl::Status InvariantForward::Run(Parts parts) {
       logits_.push_back(part.logits->data() + row * vocabulary);
     }
   }
+  assert(static_cast<int64_t>(logits_.size()) == step_.wanted());
   AddHead({step_.shared().normed.data, step_.wanted(), config_.hidden_size}, logits_, &list);
   RunList(&list);
   return absl::OkStatus();

@@ -78,6 +78,7 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     assert(begin == slice_begin && end - begin == chunk && begin % chunk == 0);
     const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
     const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
+    assert(sealed != nullptr);
     arena_->memory().Copy(CopyWay::kOut, slice,
                           sealed.get() + LayersBefore(*layout_, layer) * bytes, {bytes});
     return;
@@ -86,8 +87,9 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
       LayersBefore(*layout_, layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
   for (int at = begin; at < end;) {
     const int next = std::min(end, (at / chunk + 1) * chunk);
-    const std::byte* from =
-        At(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
+    const KvBlock& block = At(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)];
+    assert(block != nullptr);
+    const std::byte* from = block.get() + offset;
     CopyColumns(&arena_->memory(), CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at,
                 slice, slice_tokens, at - slice_begin);
     at = next;
@@ -165,7 +167,19 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
   return absl::OkStatus();
 }
 
-void InvariantKv::FinishRestore() { length_ = restoring_; }
+void InvariantKv::FinishRestore() {
+  const size_t whole = static_cast<size_t>(restoring_) / layout_->chunk_tokens;
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    const int begin = group == LayerGroup::kLocal ? first_local_ : 0;
+    if (begin == restoring_ || PlainBytes(*layout_, group) == 0) continue;
+    // Adopt() or CopyIn() was called for each block that later rows read.
+    for (size_t split = begin / layout_->chunk_tokens; split < SplitsTo(*layout_, restoring_);
+         ++split) {
+      assert((split < whole ? WholeBlocks(group) : At(blocks_, group))[split] != nullptr);
+    }
+  }
+  length_ = restoring_;
+}
 
 void InvariantKv::UseAdapter(std::shared_ptr<const LoraAdapter> adapter) {
   assert(length_ == 0);
@@ -220,6 +234,7 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
 }
 
 absl::Status InvariantKv::MakeRoom(int tokens) {
+  assert(tokens >= 0);
   DropUnseen();
   // First block to write.
   const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;
@@ -259,6 +274,10 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
       const auto& [blocks, split] = missing.places[i];
       Put(std::move((*taken)[i]), split, missing.sizes[i], blocks);
     }
+  }
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    if (PlainBytes(*layout_, group) == 0) continue;
+    for (size_t split = first; split < end; ++split) assert(At(blocks_, group)[split] != nullptr);
   }
   ahead_ = {};
   shares_end_ = false;
@@ -304,6 +323,7 @@ std::byte* InvariantKv::SliceAt(int layer, int position) {
 }
 
 std::byte* InvariantKv::SealedAt(int layer, size_t split) {
+  assert(At(sealed_, GroupOf(layer)).at(split) != nullptr);
   return At(sealed_, GroupOf(layer))[split].get() +
          LayersBefore(*layout_, layer) * layout_->SliceBytes(layout_->chunk_tokens);
 }

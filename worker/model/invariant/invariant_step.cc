@@ -114,6 +114,7 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
     for (int64_t row = rows() - part.want; row < rows(); ++row) wanted_.push_back(row);
     end_ = std::max(end_, part.kv->length() + static_cast<int64_t>(part.tokens.size()));
   }
+  assert(rows() >= 1 && wanted() <= rows());
   shared_.x = Room(rows(), columns.hidden);
   shared_.normed = Room(rows(), columns.hidden);
   shared_.qkv = Room(rows(), columns.qkv);
@@ -167,6 +168,7 @@ LayerRows InvariantStep::RowsOfLayer(int number, const RopeTable& rope) {
     first += rows;
   }
   LayerRows layer = shared_;
+  assert(first == rows() && static_cast<int64_t>(places.tokens.size()) == rows());
   layer.tokens = places.tokens;
   layer.sequences = places.sequences;
   layer.adapters = places.adapters;
@@ -185,6 +187,7 @@ LayerRows InvariantStep::WantedRowsOfLayer(int number) {
     first += part.want;
   }
   LayerRows layer = shared_;
+  assert(first == wanted());
   for (Rows* rows : {&layer.normed, &layer.attended, &layer.gated, &layer.projected}) {
     rows->rows = wanted();
   }

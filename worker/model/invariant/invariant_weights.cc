@@ -1,5 +1,6 @@
 #include "worker/model/invariant/invariant_weights.h"
 
+#include <cassert>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -71,6 +72,7 @@ std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<Tenso
     if (i + 1 < parts.size() && PackedType(*parts[i + 1].type, form_) == type) continue;
     const Arithmetic arithmetic = IsOfBlocks(type) ? arithmetic_ : Arithmetic::kFloat32;
     if (arithmetic == Arithmetic::kInt8) used_ = arithmetic;
+    assert(parts[i].shape.size() == 2 && parts[i].data != nullptr);
     packed.push_back(
         PackedWeights::Pack(matrices, type, parts[i].shape[1], parallel, arena, arithmetic));
     matrices.clear();
@@ -81,7 +83,7 @@ std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<Tenso
 // Reads, packs and frees the tensors of one layer after the other.
 absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* reader,
                                     ThreadPool* pool) {
-  const FloatMode mode;  // for the widening of the norms below
+  const FloatMode mode;  // the norms are widened below
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
@@ -121,6 +123,7 @@ absl::Status InvariantWeights::Pack(const ModelTensors& tensors, WeightsReader* 
     layer.gate = pack(from.gate);
     layer.up = pack(from.up);
     layer.down = pack(from.down);
+    assert(!layer.qkv.empty() && layer.qkv.size() <= 3);
     layers_.push_back(std::move(layer));
   }
   return absl::OkStatus();
@@ -134,6 +137,7 @@ void InvariantWeights::FreeMatrices() {
 
 void InvariantWeights::WidenEmbedding(int32_t token, float* to) const {
   if (embedding_.data == nullptr) return head_.WidenOutput(token, to);
+  assert(token >= 0 && token < config_.vocab_size);
   const size_t row_bytes = RowBytes(*embedding_.type, config_.hidden_size);
   WidenRow(*embedding_.type, embedding_.data.get() + static_cast<size_t>(token) * row_bytes,
            config_.hidden_size, to);

@@ -29,6 +29,7 @@ struct KvBlocks::Account {
                                                        " of ", budget_bytes, " bytes are in use"));
     }
     used_bytes += bytes;
+    assert(used_bytes <= budget_bytes);
     return absl::OkStatus();
   }
   void GiveBack(uint64_t bytes) {
@@ -99,9 +100,11 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
       if (free.empty()) continue;
       memory.back() = std::move(free.back());
       free.pop_back();
+      assert(account_->free_bytes >= size);
       account_->free_bytes -= size;
     }
-    // Free if budget is exceeded: free memory of other sizes counts against the machine's memory.
+    // If used and free blocks exceed the budget, delete the free blocks: this request cannot use
+    // free blocks of other sizes.
     if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
   }
   absl::Status allocated;
@@ -120,6 +123,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     account_->GiveBack(bytes);
     return allocated;
   }
+  assert(memory.size() == sizes.size());
   std::vector<KvBlock> blocks;
   blocks.reserve(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {

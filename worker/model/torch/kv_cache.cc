@@ -80,6 +80,7 @@ void KvCacheRep::MakeRoom(LayerKv* layer, int tokens) {
   const int held = length - layer->first;
   const int keep = std::min(length, window - 1);
   const int drop = held - keep;
+  assert(held >= keep);
   const bool aligned = head_dim * layer->keys.element_size() % 64 == 0;
   const bool fits = held + tokens <= layer->keys.size(1);
   // A single token reads its window in place as long as the block has free rows; otherwise each
@@ -94,6 +95,7 @@ void KvCacheRep::MakeRoom(LayerKv* layer, int tokens) {
     layer->keys.narrow(1, 0, keep).copy_(keys);
     layer->values.narrow(1, 0, keep).copy_(values);
   }
+  assert(keep + tokens <= layer->keys.size(1));
   layer->first += drop;
 }
 
