@@ -172,8 +172,15 @@ absl::Status CheckUtf8(absl::string_view text, absl::string_view what) {
   return absl::OkStatus();
 }
 
+std::string TextFileName(const std::string& path) { return path == "-" ? "standard input" : path; }
+
+absl::Status CheckNotEmpty(absl::string_view text, const std::string& path) {
+  if (!text.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(TextFileName(path), " is empty"));
+}
+
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  const std::string name = path == "-" ? "standard input" : path;
+  const std::string name = TextFileName(path);
   std::ifstream file;
   if (path != "-") {
     // Opening a folder as a file succeeds and only reading it fails, so check first.

@@ -33,6 +33,10 @@ absl::Status CheckUtf8(absl::string_view text, absl::string_view what);
 // Reads a whole file of UTF-8 text; the path "-" is standard input. kNotFound and kInvalidArgument
 // name the file.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+// Returns the name of such a file for messages: its path, or "standard input".
+std::string TextFileName(const std::string& path);
+// Returns kInvalidArgument "NAME is empty" if `text`, read from `path`, is empty.
+absl::Status CheckNotEmpty(absl::string_view text, const std::string& path);
 
 }  // namespace hearth
 

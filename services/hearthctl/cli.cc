@@ -66,7 +66,7 @@ int RunCommand(std::vector<std::string> words, Console& console) {
     words.push_back("--help");
   }
   if (words == std::vector<std::string>{"version"}) words = {"--version"};
-  CommandLine line({"hearthctl", kAbout, kFooter, kVersion});
+  CommandLine line({"hearthctl", kAbout, kFooter, kVersionText});
   line.BeginGroup("Ask a worker");
   AddGenerateCommand(&line);
   AddChatCommand(&line);

@@ -3,15 +3,18 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/cli/command_line.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/rpc/call_metadata.h"
+#include "services/rpc/trace_span.h"
 
 namespace hearth {
 namespace {
@@ -107,13 +110,16 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
   DeclareEnd(command, default_max_new_tokens);
   const auto set_schema = [request](const std::string& path) {
     const absl::StatusOr<std::string> schema = ReadTextFile(path);
-    if (!schema.ok()) {
-      throw CLI::ValidationError("--json-schema", std::string(schema.status().message()));
+    absl::Status status = schema.status();
+    if (status.ok()) status = CheckNotEmpty(absl::StripAsciiWhitespace(*schema), path);
+    if (!status.ok()) {
+      throw CLI::ValidationError("--json-schema", std::string(status.message()));
     }
     request->mutable_grammar()->set_json_schema(*schema);
   };
-  command->add_option_function<std::string>("--json-schema", set_schema,
-                                            "file with the JSON schema that the answer must obey");
+  command->add_option_function<std::string>(
+      "--json-schema", set_schema,
+      "file with the JSON schema that the answer must obey; - is standard input");
   AddChoice(
       command, "--generation-config", {{"none", 0}, {"auto", 1}},
       [sampling](int choice) { sampling->set_server_defaults(choice == 1); },
@@ -201,6 +207,11 @@ GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request
   request.set_report_progress(progress != nullptr && progress->is_seen());
   result.request_id = NewRequestId();
   SendRequestId(result.request_id, context);
+  if (const char* const parent = std::getenv("TRACEPARENT")) {
+    const TraceSpan span = NewSpan(parent);
+    context->AddMetadata(kTraceparentKey, span.Traceparent());
+    result.trace_id = span.trace_id;
+  }
   bool first = true;
   const auto start = std::chrono::steady_clock::now();
   auto reader = stub->Generate(context, request);
@@ -238,6 +249,7 @@ GenerationResult Generate(v1::Inference::Stub* stub, v1::GenerateRequest request
 Json GenerationResult::ToJson() const {
   Json json{
       {"request_id", request_id}, {"token_ids", samples[0].token_ids}, {"text", samples[0].text}};
+  if (!trace_id.empty()) json["trace_id"] = trace_id;
   // Copy fields that are not lists or messages, with their names. The times that the worker
   // measured go into the object "server", because this process measures ttft_ms and total_ms below.
   const auto add_fields = [&json](const google::protobuf::Message& message) {

@@ -55,6 +55,7 @@ struct GenerationResult {
   v1::Finished finished;
   std::optional<v1::Published> published;
   std::string request_id;  // id of this request in the logs of the worker and the store
+  std::string trace_id;    // trace id in the variable TRACEPARENT; empty: not set
   std::vector<GeneratedSample> samples = {{}};  // the answers; at least one
   // milliseconds from the start of the RPC to the first token, measured by this process
   double ttft_ms = 0;

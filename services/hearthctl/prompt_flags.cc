@@ -57,7 +57,8 @@ void PromptFlags::Declare(CLI::App* command, bool takes_word) {
   if (takes_word) group->add_option("text", prompt_, "the same as --prompt")->each(mark);
   group->add_option("--prompt", prompt_, "text of the prompt; <bos> is added in front")->each(mark);
   group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");
-  group->add_option("--chat", chat_file_, "a JSON file: a list of messages with role and content");
+  group->add_option("--chat", chat_file_,
+                    "a JSON file: a list of messages with role and content; - is standard input");
   group->add_option("--token-ids", token_ids_, "token ids: 2,3,4");
   group->add_option("--token-ids-file", token_ids_file_,
                     "a file of token ids; - is standard input");
@@ -81,12 +82,13 @@ absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {
   } else if (!prompt_file_.empty()) {
     auto text = ReadTextFile(prompt_file_);
     if (!text.ok()) return text.status();
+    if (absl::Status s = CheckNotEmpty(*text, prompt_file_); !s.ok()) return s;
     input.set_text(*text);
   } else if (!chat_file_.empty()) {
     auto text = ReadTextFile(chat_file_);
     if (!text.ok()) return text.status();
     auto chat = ParseChat(*text);
-    if (!chat.ok()) return About(chat_file_, chat.status());
+    if (!chat.ok()) return About(TextFileName(chat_file_), chat.status());
     *input.mutable_chat() = *chat;
     input.mutable_chat()->set_omit_generation_prompt(omit_generation_prompt_);
   } else {
@@ -97,7 +99,9 @@ absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {
       text = *file;
     }
     auto ids = ParseTokenIds(text);
-    if (!ids.ok()) return ids.status();
+    if (!ids.ok()) {
+      return token_ids_.empty() ? About(TextFileName(token_ids_file_), ids.status()) : ids.status();
+    }
     for (uint32_t id : *ids) input.mutable_token_ids()->add_ids(id);
   }
   return input;

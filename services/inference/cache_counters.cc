@@ -51,6 +51,8 @@ FetchOutcome CacheCounters::EndFetch(const absl::Status& status, FetchOutcome ou
   failed.declined_tokens = outcome.declined_tokens;
   failed.note = std::string(status.message());
   failed.load = outcome.load;
+  failed.is_counted = outcome.is_counted;
+  failed.counted_held = outcome.counted_held;
   if (failed.load.decision == LoadDecision::kLoad) failed.load.decision = LoadDecision::kMiss;
   return failed;
 }

@@ -145,21 +145,13 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
 absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
                                             const std::string& tenant,
                                             const grpc::CallbackServerContext* context,
-                                            InferenceOptions::ExplainCallback done) const {
-  absl::StatusOr<Prompt> prompt = generator_->MakePrompt(
-      request.prompt(), PromptPurpose::kPrefill, [context] { return context->IsCancelled(); });
-  if (!prompt.ok()) return prompt.status();
-  PrefixRequest prefix;
-  prefix.token_ids.assign(prompt->token_ids.begin(), prompt->token_ids.end());
-  prefix.cuts = std::move(prompt->breakpoints);
-  prefix.tenant = tenant;
-  prefix.adapter = request.adapter();
-  const absl::Status known = generator_->engine()->CheckAdapter(prefix.adapter);
-  if (!known.ok()) return known;
-  const absl::Time deadline =
-      std::min(absl::FromChrono(context->deadline()), absl::Now() + kExplainTimeout);
-  options_.explain(std::move(prefix), deadline, std::move(done));
-  return absl::OkStatus();
+                                            ExplainCallback done) const {
+  GenerationTerms terms;
+  terms.tenant = tenant;
+  terms.deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + kExplainTimeout);
+  return generator_->Explain(
+      terms, request.prompt(), PromptPurpose::kPrefill, request.adapter(),
+      [context] { return context->IsCancelled(); }, std::move(done));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Bytes* request,
@@ -169,9 +161,6 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
     const absl::Status placed = answer->call()->TakePlace(kExplanations, caller);
     if (!placed.ok()) return placed;
-    if (options_.explain == nullptr) {
-      return absl::FailedPreconditionError("explain: the worker runs without a store");
-    }
     const auto done = [engine = generator_->engine(), store = options_.store,
                        access = options_.store_access, answer,
                        response](absl::Status status, v1::ExplainResponse ok) {

@@ -8,7 +8,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,21 +19,15 @@
 #include "services/rpc/client_access.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/reachability.h"
-#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 
 struct InferenceOptions {
   std::vector<std::string> notes = {};  // remarks from the loading of the model
-  using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
-  // Asks the store what it has for a prompt. Null: there is no store. Calls `done` once, from any
-  // thread, possibly before Explain returns.
-  using Explain =
-      std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)>;
-  Explain explain;
-  std::string store;                           // address of the store, for messages
-  ClientAccess store_access;                   // TLS and token for the store
-  const Reachability* reachability = nullptr;  // of a store in another process; else null
+  std::string store;                    // address of the store, for messages
+  ClientAccess store_access;            // TLS and token for the store
+  // whether the store answers; null: the store is in this process
+  const Reachability* reachability = nullptr;
   std::string model_dir;
   std::string version;
 };
@@ -66,8 +59,7 @@ class InferenceService final : public InferenceServiceBase {
 
  private:
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
-                            const grpc::CallbackServerContext* context,
-                            InferenceOptions::ExplainCallback done) const;
+                            const grpc::CallbackServerContext* context, ExplainCallback done) const;
 
   Generator* const generator_;
   Admission* const admission_;

@@ -74,6 +74,7 @@ absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t
                      " must continue at its next byte; got [", piece.offset, ", +", bytes,
                      ") after ", filled, " of ", slice_bytes, " bytes"));
   }
+  assert(slot.object->bytes != nullptr);  // an object on the device is complete from the start
   placed_ = &slot;
   placed_slice_ = static_cast<size_t>(slice);
   placed_bytes_ = bytes;

@@ -32,6 +32,7 @@ uint32_t WireMs(absl::Duration duration) {
 // broken.
 bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
                 uint32_t index, BlockingStream* stream) {
+  assert(object->bytes != nullptr);
   const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
   absl::Span<const std::byte> rest(object->bytes.get(), object->size_bytes);
   for (uint32_t layer : layout.LayersOf(object->id.group)) {
@@ -54,7 +55,8 @@ absl::Status ReadTurn(BlockingStream* stream, v1::LeaseResponse* turn) {
   grpc::ByteBuffer bytes;
   if (stream->Read(&bytes)) return ParseMessage(bytes, turn);
   absl::Status failed = FromGrpcStatus(stream->Finish());
-  return failed.ok() ? absl::DataLossError("the lease stream ended before its answer") : failed;
+  return failed.ok() ? absl::DataLossError("the store ended the lease stream without an answer")
+                     : failed;
 }
 
 LoadSource SourceOf(const v1::FetchPlan& plan) {
@@ -301,7 +303,7 @@ void RemotePrefixCache::CountFallback(const absl::Status& status) {
 struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
-  absl::Time deadline;          // on the cache's clock
+  absl::Time deadline;          // time of the cache's clock
   bool again = false;           // this is the second attempt, over the wire
   bool store_verifies = false;  // the store must verify too, and quarantine corrupt objects
 
@@ -348,6 +350,7 @@ v1::FetchRequest RemotePrefixCache::RequestOf(const Attempt& attempt) {
     request.set_token_ns(static_cast<uint64_t>(
         absl::ToInt64Nanoseconds(token.compute_estimate.value_or(absl::ZeroDuration()))));
   }
+  request.set_first_words(FirstWords(attempt.prefix));
   if (!shared_memory_ || attempt.again) return request;
   // An empty id asks the store to offer its segment.
   const auto put = [](const MappedSegment* segment, std::string* id) {
@@ -372,21 +375,51 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::AskForPlan(const v1::FetchReque
       load->plan_took = clock_->Now() - asked;
       breaker_.OnSilence(clock_->Now());
     }
-    return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
+    return status.ok() ? absl::DataLossError("the store ended the stream without a plan") : status;
   }
   breaker_.OnAnswer();
   load->plan_took = clock_->Now() - asked;
   load->decision = LoadDecision::kMiss;  // changed below if the plan offers tokens
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
-    return absl::DataLossError("the stream began without a plan");
+    return absl::DataLossError("the store's first message is not a plan");
   }
   return std::move(*message.mutable_plan());
 }
 
+void RemotePrefixCache::TakeOffers(const v1::FetchPlan& plan) {
+  if (plan.has_segment()) CountFallback(TakeOffer(plan.segment(), &segments_));
+  if (plan.has_device_segment() && reads_device_) {
+    CountFallback(TakeOffer(plan.device_segment(), &devices_));
+  }
+}
+
+// Fetches one token, which no restore point has, so the answer is a miss.
+void RemotePrefixCache::MapMemory(absl::Duration timeout) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  if (!shared_memory_ || !CheckReachable(deadline).ok()) return;
+  const PrefixRequest one{{0}, {}, ""};
+  v1::FetchRequest request;
+  PutPrefix(one, /*with_fields=*/false, request.mutable_prefix());
+  request.set_above_tokens(1);
+  request.set_max_tokens(1);
+  request.set_again(true);  // does not count as a lookup
+  request.mutable_segment_id();
+  if (reads_device_) request.mutable_device_segment_id();
+  StoreStream call(&calls_, channel_, clock_, "Fetch", one, deadline);
+  LoadReport unused;
+  const absl::StatusOr<v1::FetchPlan> plan = AskForPlan(request, &call.stream, &unused);
+  if (!plan.ok()) return;
+  TakeOffers(*plan);
+  call.stream.Finish();
+}
+
 absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
+  // The store has counted the lookup if an earlier attempt received a plan.
+  const bool was_counted = attempt->outcome.is_counted;
   attempt->outcome = FetchOutcome();
   FetchOutcome& outcome = attempt->outcome;
+  outcome.is_counted = was_counted;
   if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
   const PrefixRequest& prefix = attempt->prefix;
   Model& model = models_.at(prefix.adapter);
@@ -401,11 +434,12 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   outcome.matched_tokens = std::min<uint32_t>(plan->matched_tokens(), prefix.token_ids.size());
   model.is_known = outcome.matched_tokens > 0;
   outcome.note = plan->miss_reason();
-  if (plan->has_segment()) CountFallback(TakeOffer(plan->segment(), &segments_));
-  if (plan->has_device_segment() && reads_device_) {
-    CountFallback(TakeOffer(plan->device_segment(), &devices_));
-  }
+  outcome.is_counted = true;
+  TakeOffers(*plan);
   if (plan->usable_tokens() == 0) {
+    if (!attempt->again) {
+      outcome.counted_held = std::min<uint32_t>(attempt->above_tokens, prefix.token_ids.size());
+    }
     call.stream.Finish();
     return absl::OkStatus();
   }
@@ -420,6 +454,9 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   if (prefix.load != nullptr) prefix.load->Decide(prefix.work, &load);
   if (load.decision == LoadDecision::kCompute) {
     outcome.declined_tokens = load.boundary;
+    // The store counts the tokens of mapped memory when it offers them.
+    const bool is_mapped = plan->has_shared() || plan->has_device();
+    if (is_mapped && !attempt->again) outcome.counted_held = attempt->above_tokens;
     return absl::OkStatus();
   }
   if (load.limits.has_value()) {
@@ -436,6 +473,7 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
     outcome.declined_tokens = load.boundary;
   }
   if (!status.ok()) return status;
+  assert(load.boundary > attempt->above_tokens && !outcome.objects.empty());
   outcome.usable_tokens = load.boundary;
   outcome.slowest_tier =
       load.source == LoadSource::kDevice ? Tier::kGpu : FromProto(plan->slowest_tier());
@@ -485,6 +523,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   begin->set_ttl_s(spec.ttl_s);
   begin->set_keep_s(spec.hint.keep_s);
   begin->set_priority(spec.hint.priority);
+  begin->set_first_words(FirstWords(spec.prefix));
   for (const auto& object : spec.objects) {
     v1::ObjectRef* ref = begin->add_objects();
     ToProto(object->id, ref);
@@ -504,10 +543,10 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   grpc::ByteBuffer answer;
   v1::PublishResponse response;
   if (!stream.Write(MessageBytes(message)) || !stream.Read(&answer)) {
-    return finish("publish: the stream ended before its plan");
+    return finish("publish: the store ended the stream without a plan");
   }
   if (!ParseMessage(answer, &response).ok() || !response.has_plan()) {
-    return absl::DataLossError("publish: the stream began without a plan");
+    return absl::DataLossError("publish: the store's first message is not a plan");
   }
   PublishOutcome outcome;
   const v1::PublishPlan plan = response.plan();
@@ -521,13 +560,13 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   if (spec.on_plan != nullptr) spec.on_plan(lacked);
   for (uint32_t index : plan.needed()) {
     if (!SendObject(spec.objects[index], layout_, index, &stream)) {
-      return finish("publish: the stream ended before the commit");
+      return finish("publish: the store ended the stream before all slices were sent");
     }
     outcome.bytes_sent += spec.objects[index]->size_bytes;
   }
   message.mutable_commit();
   if (!stream.WriteLast(MessageBytes(message)) || !stream.Read(&answer)) {
-    return finish("publish: the stream ended before its ack");
+    return finish("publish: the store ended the stream without an ack");
   }
   if (!ParseMessage(answer, &response).ok() || !response.has_ack()) {
     return absl::DataLossError("publish: expected an ack from the store; got another message");
@@ -592,6 +631,23 @@ bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
        {"objects", objects.size()},
        {"quarantined", status.ok() ? std::to_string(response.objects()) : status.ToString()}});
   return status.ok();
+}
+
+absl::StatusOr<bool> RemotePrefixCache::Report(const v1::ReportRequest& report,
+                                               absl::Duration timeout) {
+  CallSet::Entry active(&calls_);
+  active.context()->set_deadline(MonotonicIn(timeout));
+  v1::ReportResponse response;
+  const absl::Status status = FromGrpcStatus(stub_->Report(active.context(), report, &response));
+  sends_words_ = status.ok() && response.shows_prompt_text() && first_words_ != nullptr;
+  if (!status.ok()) return status;
+  return response.shows_prompt_text();
+}
+
+std::string RemotePrefixCache::FirstWords(const PrefixRequest& prefix) const {
+  const std::vector<uint32_t>& ids = prefix.token_ids;
+  if (!sends_words_ || ids.size() < kFirstWordsTokens) return "";
+  return first_words_({ids.begin(), ids.begin() + kFirstWordsTokens});
 }
 
 void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) {

@@ -82,6 +82,9 @@ class RemotePrefixCache final : public PrefixCache {
   // Cancels the calls in progress and waits for them. Afterwards no callback of Explain runs.
   ~RemotePrefixCache() override;
 
+  // Asks the store for its shared memory and maps it, so that the first fetch can read it. Without
+  // this call, the first fetch maps it for the second. Errors have no effect.
+  void MapMemory(absl::Duration timeout);
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Duration timeout) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Duration timeout) override {
@@ -91,6 +94,16 @@ class RemotePrefixCache final : public PrefixCache {
                      const LeaseTerms& terms, absl::Duration timeout) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Duration timeout) override;
+  // Reports this worker to the store. Returns whether the store shows the first words of prompts.
+  // kUnimplemented: an older store.
+  absl::StatusOr<bool> Report(const v1::ReportRequest& report, absl::Duration timeout);
+  // From now on sends the first words of prompts, as long as the last report's answer said that the
+  // store shows them. `first_words`: makes a text of at most 256 bytes from the first
+  // kFirstWordsTokens tokens of a prompt. REQUIRES: no call was made yet.
+  void SendFirstWords(std::function<std::string(const std::vector<int32_t>&)> first_words) {
+    first_words_ = std::move(first_words);
+  }
+  static constexpr size_t kFirstWordsTokens = 32;
   // Ends all calls in progress (fetch, publish, lease, explain), and refuses later calls.
   void CancelCalls() override { calls_.CancelAll(); }
   // Asks the store what it has for a prompt. Calls `done` once, from any thread, possibly before
@@ -114,10 +127,14 @@ class RemotePrefixCache final : public PrefixCache {
   absl::Status CheckReachable(absl::Time deadline);
   void PutPrefix(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
   absl::Status TryFetch(Attempt* attempt);
+  // Maps the memory that a plan offers, for later fetches.
+  void TakeOffers(const v1::FetchPlan& plan);
   v1::FetchRequest RequestOf(const Attempt& attempt);
   absl::StatusOr<v1::FetchPlan> AskForPlan(const v1::FetchRequest& request, BlockingStream* stream,
                                            LoadReport* load);
   absl::Status TakeObjects(Attempt* attempt, const v1::FetchPlan& plan, BlockingStream* stream);
+  // Returns the words to send for a prompt; empty if they are not to be sent.
+  std::string FirstWords(const PrefixRequest& prefix) const;
   // Counts the reason why shared memory could not be used, unless `status` is OK.
   void CountFallback(const absl::Status& status);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
@@ -139,6 +156,8 @@ class RemotePrefixCache final : public PrefixCache {
   SegmentClient segments_;
   const bool reads_device_;
   SegmentClient devices_;
+  std::function<std::string(const std::vector<int32_t>&)> first_words_;
+  std::atomic<bool> sends_words_{false};
 };
 
 }  // namespace hearth

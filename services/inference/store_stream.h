@@ -18,6 +18,7 @@
 #include "cache_store/base/clock.h"
 #include "services/inference/blocking_stream.h"
 #include "services/rpc/call_metadata.h"
+#include "services/rpc/trace_span.h"
 #include "worker/prefix/call_stop.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -120,10 +121,12 @@ struct StoreStream {
   StoreStream(CallSet* calls, const std::shared_ptr<grpc::Channel>& channel, Clock* clock,
               const std::string& method, const PrefixRequest& prefix, absl::Time deadline)
       : active(calls, prefix.stop),
-        stream(channel, "/hearth.v1.CacheStore/" + method, WithId(prefix.request_id), deadline,
-               clock) {}
-  grpc::ClientContext* WithId(const std::string& request_id) {
-    SendRequestId(request_id, active.context());
+        stream(channel, "/hearth.v1.CacheStore/" + method, WithIds(prefix), deadline, clock) {}
+  grpc::ClientContext* WithIds(const PrefixRequest& prefix) {
+    SendRequestId(prefix.request_id, active.context());
+    if (!prefix.traceparent.empty()) {
+      active.context()->AddMetadata(kTraceparentKey, prefix.traceparent);
+    }
     return active.context();
   }
 

@@ -101,6 +101,23 @@ double Quantile(std::vector<double> values, double q) {
 
 }  // namespace
 
+void FillReport(const Engine& engine, v1::ReportRequest* report) {
+  const EngineStats stats = engine.Stats();
+  const auto of = [&](EngineCounter counter) {
+    return Of(stats.counters, EngineCounterName(counter));
+  };
+  report->set_running(stats.running);
+  report->set_places(stats.places);
+  report->set_queued(stats.queued);
+  report->set_prompt_tokens(of(EngineCounter::kPromptTokens));
+  report->set_cached_tokens(CachedTokens(stats.counters));
+  report->set_unasked_tokens(of(EngineCounter::kUnaskedTokens));
+  report->set_unasked_held_tokens(of(EngineCounter::kUnaskedHeldTokens));
+  const auto token = engine.EstimateLoad(1).compute_estimate;
+  report->set_token_ns(
+      static_cast<uint64_t>(absl::ToInt64Nanoseconds(token.value_or(absl::ZeroDuration()))));
+}
+
 WorkerStatus::WorkerStatus(const Engine* engine, const CacheCounters* cache, std::string version,
                            Clock* clock, const Reachability* store)
     : engine_(engine),

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/clock.h"
+#include "proto/store_stats.pb.h"
 #include "services/inference/cache_counters.h"
 #include "services/serving/reachability.h"
 #include "services/serving/status_figures.h"
@@ -22,6 +23,9 @@
 #include "worker/text/grammar.h"
 
 namespace hearth {
+
+// Sets the figures of a worker's report to its store: load, and totals since the start.
+void FillReport(const Engine& engine, v1::ReportRequest* report);
 
 class WorkerStatus {
  public:

@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/percent_escapes.h"
 #include "services/serving/canonical_json.h"
 #include "services/serving/json_value.h"
 
@@ -190,6 +191,27 @@ std::string CallFrame(absl::string_view name) {
                       R"("}}, "required": ["name", "parameters"], "additionalProperties": false})");
 }
 
+// Returns the steps of a JSON pointer such as "/properties/a%20b/items/0" as the end of a path in
+// the request's body: ".properties[\"a b\"].items[0]".
+std::string BodySteps(absl::string_view pointer) {
+  std::string made;
+  absl::ConsumePrefix(&pointer, "/");
+  if (pointer.empty()) return made;
+  for (const absl::string_view step : absl::StrSplit(pointer, '/')) {
+    const bool is_number = !step.empty() && std::all_of(step.begin(), step.end(), [](char c) {
+      return absl::ascii_isdigit(static_cast<unsigned char>(c));
+    });
+    const std::string name = absl::StrReplaceAll(PercentDecoded(step), {{"~0", "~"}, {"~1", "/"}});
+    const bool is_plain = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '-';
+    });
+    absl::StrAppend(&made, is_number  ? absl::StrCat("[", name, "]")
+                           : is_plain ? absl::StrCat(".", name)
+                                      : absl::StrCat("[", Quoted(name, 64), "]"));
+  }
+  return made;
+}
+
 std::string Ref(absl::string_view name) {
   return absl::StrCat("{\"$ref\": \"#/$defs/", name, "\"}");
 }
@@ -247,12 +269,7 @@ std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths) {
         absl::ConsumePrefix(&rest, place) && (rest.empty() || rest.front() == '/');
     if (!is_inside && !is_last) continue;
     if (!is_inside || (is_last && paths.size() > 1)) rest = "";  // a place outside the schemas
-    std::string made = path;
-    for (const absl::string_view step : absl::StrSplit(rest, '/', absl::SkipEmpty())) {
-      const bool is_number = std::all_of(step.begin(), step.end(), absl::ascii_isdigit);
-      absl::StrAppend(&made, is_number ? "[" : ".", step, is_number ? "]" : "");
-    }
-    return absl::StrCat(made, ": ", message);
+    return absl::StrCat(path, BodySteps(rest), ": ", message);
   }
   return std::string(whole);
 }

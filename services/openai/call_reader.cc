@@ -158,6 +158,7 @@ bool CallReader::TakeFence(char c, std::vector<CallPiece>* pieces) {
     return true;
   }
   const absl::string_view line = absl::string_view(held_).substr(head_);
+  assert(!line.empty());
   const size_t marks = std::min(line.find_first_not_of('`'), line.size());
   const bool is_word = c != '`' && c != '\n' && !IsBlank(c);
   const bool is_after_word = IsBlank(line.back());
@@ -182,6 +183,7 @@ bool CallReader::TakeHead(char c, std::vector<CallPiece>* pieces) {
     return true;
   }
   held_ += c;
+  assert(head_ < held_.size());
   Head head(absl::string_view(held_).substr(head_));
   Head::Match match = head.Read(rules_.names);
   if (held_.size() - head_ > kMaxHeadBytes) match = Head::kNo;
@@ -211,6 +213,7 @@ void CallReader::TakeArgument(char c, std::vector<CallPiece>* pieces) {
   }
   in_string_ = c == '"';
   if (c == '{' || c == '[') ++depth_;
+  assert(depth_ > 0);
   if ((c == '}' || c == ']') && --depth_ == 0) state_ = State::kCallEnd;
 }
 
@@ -259,6 +262,7 @@ ReadAnswer ReadCalls(const CallRules& rules, absl::string_view text) {
     } else if (piece.kind == CallPiece::kName) {
       answer.calls.push_back({std::move(piece.text), ""});
     } else {
+      assert(piece.call + 1 == answer.calls.size());  // arguments follow their name
       answer.calls[piece.call].arguments += piece.text;
     }
   }

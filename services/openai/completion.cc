@@ -1,6 +1,7 @@
 #include "services/openai/completion.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -11,22 +12,28 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/caller_gone.h"
 #include "proto/error_reason.h"
 #include "services/inference/calls/inference_conversion.h"
+#include "services/openai/cache_report.h"
 #include "services/openai/held_text.h"
+#include "services/openai/http_error.h"
 #include "services/openai/token_log.h"
 #include "services/rpc/status_conversion.h"
-#include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
 
 // Step in which the memory of a growing answer is counted against the HTTP memory budget.
 constexpr uint64_t kHoldStepBytes = uint64_t{64} << 10;
+
+// Maximum time that a request with hearth_explain waits for the store. A store answers in
+// milliseconds or not at all.
+constexpr absl::Duration kExplainTimeout = absl::Seconds(2);
 
 // The current state of one answer to one prompt. A streamed answer stores neither text nor tokens,
 // except text that may be the beginning of a tool call.
@@ -35,7 +42,8 @@ struct Choice {
   std::optional<CallReader> calls;  // set for a streamed answer that may have tool calls
   size_t text_bytes = 0;            // bytes of the echoed prompt and the answer
   TokenLog log;
-  const char* finish_reason = nullptr;
+  AnswerEnd end = AnswerEnd::kStop;
+  std::string stop_string;  // the stop string that ended the answer; empty: none
 };
 
 // The text and the log probabilities of a prompt that the response repeats before each of the
@@ -46,34 +54,10 @@ struct Echo {
   size_t logged_bytes = 0;  // bytes of text of the tokens that were logged so far
 };
 
-// If a message begins with a field path of the gRPC API, replaces it by the field's path in the
-// JSON body.
-std::string WithBodyFieldPath(absl::string_view message) {
-  constexpr std::pair<absl::string_view, absl::string_view> kPaths[] = {
-      {"sampling.", ""}, {"chat.", ""}, {"chat: ", "messages: "}, {"max_new_tokens", "max_tokens"}};
-  constexpr absl::string_view kParts = "].parts[";
-  std::string said(message);
-  for (const auto& [own, of_body] : kPaths) {
-    if (!absl::StartsWith(said, own)) continue;
-    said.replace(0, own.size(), of_body.data(), of_body.size());
-    break;
-  }
-  const size_t parts = said.find(kParts.data());
-  if (parts < said.find(": ")) said.replace(parts, kParts.size(), "].content[");
-  return said;
-}
-
 // Replaces the place in an error about the grammar by the path in the request's body.
 absl::Status AtBodyPath(const absl::Status& status, const SchemaPaths& paths) {
   if (!absl::StartsWith(status.message(), "grammar")) return status;
   return absl::Status(status.code(), WithBodyPath(status.message(), paths));
-}
-
-std::string ErrorBody(const absl::Status& status) {
-  const int http = HttpStatusOf(status.code());
-  const std::string message = WithBodyFieldPath(status.message());
-  const bool is_about_field = http == 400 || http == 404;
-  return HttpErrorBody(http, message, is_about_field ? FieldOf(message) : "", ReasonOf(status));
 }
 
 class Completion : public std::enable_shared_from_this<Completion> {
@@ -85,7 +69,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
         request_(std::move(request)),
         terms_(std::move(terms)),
         tokenizer_(generator->options().tokenizer),
-        created_(absl::ToUnixSeconds(absl::Now())),
+        format_(terms_.format.get()),
         answer_(std::move(answer)),
         n_(request_.common.n()),
         choices_(request_.prompts.size() * n_),
@@ -105,14 +89,21 @@ class Completion : public std::enable_shared_from_this<Completion> {
     void OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) override;
     void OnPrompt(absl::Span<const SampledToken> tokens, bool is_first) override;
     bool OnTokens(const TokenDelta& delta) override;
+    void OnComputed(const FinishedInfo& info) override;
     void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) override;
     void OnPrefill(const v1::PrefillResponse& message) override;
     void OnEnd(const absl::Status& status) override;
 
+    // Adds tokens that were offered to the store to the usage. A worker may offer tokens that it
+    // restored from its own memory. REQUIRES: the owner's mutex is held.
+    void AddWritten(uint64_t tokens);
+
     Completion* const owner;
     const size_t prompt;
+    uint64_t computed = 0;  // prompt tokens that were not restored; guarded by the owner's mutex
     // guarded by the owner's mutex; null: the prompt has no running call
     std::unique_ptr<Admission::Call> call;
+    std::string traceparent;  // trace header of calls to the store; set before the prompt begins
   };
 
   // Runs `step`. If it throws an exception, for example std::bad_alloc, the HTTP request fails.
@@ -138,8 +129,12 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return is_on;
   }
   void StartPart(Part* part) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Submits a prompt to the Generator. Runs on the thread pool.
+  // Begins the work for a prompt. Runs on the thread pool.
   absl::Status Begin(Part* part, const std::string& tenant);
+  // Asks the store about the prompt, and submits the prompt afterwards. Runs on the thread pool.
+  void Explain(Part* part, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Submits a prompt to the Generator. Runs on the thread pool.
+  absl::Status Submit(Part* part, const std::string& tenant);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   // Cancels all prompts and frees the collected answers. The engine keeps this object alive until
   // it has delivered its last event.
@@ -158,43 +153,41 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // Counts newly allocated memory against the HTTP memory budget. If the budget is exhausted, the
   // request fails.
   void Count(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes the JSON value of the response field `logprobs`.
-  void WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const;
+  // Calls Count for the memory that the format has newly allocated.
+  void CountFormat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   HttpHeaders Headers(const char* type) const;
-  // Returns the start of the response's JSON object, up to "choices".
-  std::string Envelope(std::optional<uint64_t> seed) const;
-  Json Usage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends events that `write` appends to its argument.
+  template <typename Write>
+  void Send(const Write& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::string events;
+    write(&events);
+    if (!events.empty()) answer_->Write(events);
+  }
+  // Sends pieces of a streamed answer. `log`: log probabilities of all pieces together; may be
+  // null.
+  void SendPieces(size_t index, absl::Span<const CallPiece> pieces, const TokenLog* log)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts a streamed response. HttpAnswer delays the headers until the caller has waited for a
   // while, so that an early error can still be sent with its HTTP status.
   void BeginAnswer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends events about the text and call pieces of one answer. `logprobs`: JSON of the log
-  // probabilities of all pieces together.
-  void SendPieces(size_t index, const std::vector<CallPiece>& pieces, absl::string_view logprobs)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends a streamed event about one answer. `said`: JSON of the text or delta to add.
-  void SendChunk(size_t index, absl::string_view said, absl::string_view logprobs = "null",
-                 const char* finish_reason = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the stream. `last`: JSON of a last event; empty: no such event.
-  void EndStream(const std::string& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendError(const absl::Status& status) const;
   // Fails the whole HTTP request with `status`, and cancels its prompts that are still running.
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a response that is not streamed. Runs on the thread pool, because its time is
   // proportional to the size of the response.
   void SendWhole() ABSL_LOCKS_EXCLUDED(mutex_);
-  void WriteChoice(size_t index, const Choice& choice, const Echo& echo, HeldText* out) const;
-  // Writes the message of a chat answer. `text`: the answer without its calls.
-  void WriteMessage(size_t index, absl::string_view text, const ReadAnswer& answer,
-                    HeldText* out) const;
+  void WriteAnswer(size_t index, Choice choice, const Echo& echo, HeldText* out);
 
   Generator* const generator_;
   Admission* const admission_;
   OpenAiRequest request_;  // the parsed request; the job of each prompt moves that prompt out
   const CompletionTerms terms_;
   const Tokenizer* const tokenizer_;  // null: the model has no tokenizer
-  const int64_t created_;
+  // Used with the mutex held; after the last event of all prompts, only by SendWhole.
+  ApiFormat* const format_;
   const std::shared_ptr<HttpAnswer> answer_;
   const size_t n_;          // number of answers per prompt
   std::deque<Part> parts_;  // one Part per prompt
@@ -203,7 +196,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::vector<Choice> choices_ ABSL_GUARDED_BY(mutex_);
   std::vector<Echo> echoes_ ABSL_GUARDED_BY(mutex_);  // one Echo per prompt
   uint64_t uncounted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t open_ ABSL_GUARDED_BY(mutex_);  // number of prompts that have not ended
+  uint64_t format_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // counted bytes of the format
+  size_t open_ ABSL_GUARDED_BY(mutex_);                // number of prompts that have not ended
   // the response has ended, and later events are ignored
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
@@ -211,12 +205,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // The call of the prompt that ended last. A drain waits for running calls, so this call is kept
   // until the response is sent.
   std::unique_ptr<Admission::Call> last_call_ ABSL_GUARDED_BY(mutex_);
-  // the start of each streamed event; set when the first prompt starts
-  std::string envelope_ ABSL_GUARDED_BY(mutex_);
-  uint64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t cached_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t written_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t generated_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The seed of the sampling; set when the first prompt starts.
+  std::optional<uint64_t> seed_ ABSL_GUARDED_BY(mutex_);
+  AnswerUsage usage_ ABSL_GUARDED_BY(mutex_);
+  // For a request with hearth_explain: what the store had before the request ran.
+  absl::StatusOr<v1::ExplainResponse> explained_ ABSL_GUARDED_BY(mutex_);
 };
 
 bool Completion::MakeEchoes() {
@@ -237,9 +230,7 @@ bool Completion::MakeEchoes() {
 }
 
 void Completion::Start() {
-  if (!MakeEchoes()) {
-    return SendError(NoAnswerMemory(), Headers("application/json"), answer_.get());
-  }
+  if (!MakeEchoes()) return SendError(NoAnswerMemory());
   answer_->OnGone([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Cancel();
   });
@@ -252,7 +243,7 @@ void Completion::StartPart(Part* part) {
   if (part->cancel()->is_cancelled()) return;
   std::unique_ptr<Admission::Call> call;
   const absl::StatusOr<Identity> caller = admission_->Enter(
-      request_.prewarm ? "Prefill" : "Generate", terms_.credentials, terms_.request_id, &call);
+      request_.prewarm ? "Prefill" : "Generate", terms_.credentials, terms_.ids, &call);
   if (caller.ok()) {
     call->EndBy([weak = weak_from_this()](EndReason reason, const absl::Status& why) {
       const auto self = weak.lock();
@@ -260,6 +251,7 @@ void Completion::StartPart(Part* part) {
     });
   }
   const bool is_on = Guarded([&] {
+    part->traceparent = call == nullptr ? "" : call->note()->span.Traceparent();
     part->call = std::move(call);
     if (!caller.ok()) return EndPart(part, caller.status());
     tenant_ = caller->tenant;
@@ -283,9 +275,47 @@ void Completion::StartPart(Part* part) {
 }
 
 absl::Status Completion::Begin(Part* part, const std::string& tenant) {
+  if (!request_.explain) return Submit(part, tenant);
+  Explain(part, tenant);
+  return absl::OkStatus();
+}
+
+// The store is asked before the request runs, because the request may publish its prompt. If the
+// store does not answer, the request runs all the same.
+void Completion::Explain(Part* part, const std::string& tenant) {
+  const auto submit = [self = shared_from_this(), part, tenant] {
+    self->Try([&] {
+      const absl::Status begun =
+          part->cancel()->is_cancelled() ? CallerGone() : self->Submit(part, tenant);
+      if (!begun.ok()) part->OnEnd(begun);
+    });
+  };
+  const auto done = [self = shared_from_this(), tenant, submit](
+                        const absl::Status& status, const v1::ExplainResponse& response) {
+    self->Guarded([&] {
+      const bool is_silent = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+      if (status.ok()) {
+        self->explained_ = response;
+      } else {
+        self->explained_ = is_silent ? absl::UnavailableError("the store did not answer") : status;
+      }
+      self->Count(response.SpaceUsedLong());
+      if (!self->is_over_) self->generator_->pool()->Continue(tenant, submit);
+    });
+  };
+  const GenerationTerms terms{tenant, terms_.ids.request_id, part->traceparent,
+                              absl::Now() + kExplainTimeout};
+  const absl::Status asked = generator_->Explain(
+      terms, request_.prompts[part->prompt],
+      request_.prewarm ? PromptPurpose::kPrefill : PromptPurpose::kGenerate, terms_.adapter,
+      [part] { return part->cancel()->is_cancelled(); }, done);
+  if (!asked.ok()) done(asked, v1::ExplainResponse());
+}
+
+absl::Status Completion::Submit(Part* part, const std::string& tenant) {
   v1::PromptInput prompt = std::move(request_.prompts[part->prompt]);
   const uint64_t bytes = prompt.SpaceUsedLong();
-  const GenerationTerms terms{tenant, terms_.request_id};
+  const GenerationTerms terms{tenant, terms_.ids.request_id, part->traceparent};
   const std::shared_ptr<GenerationSink> sink(shared_from_this(), part);
   absl::Status begun;
   if (request_.prewarm) {
@@ -330,10 +360,14 @@ void Completion::Abandon(const absl::Status& why) {
 
 void Completion::Part::OnStarted(const StartedInfo& info, std::optional<uint64_t> seed) {
   owner->Guarded([&] {
+    assert(call != nullptr);  // EndPart() and Abandon() end the response
     NoteStart(info, call->note());
-    owner->prompt_tokens_ += info.prompt_tokens;
-    owner->cached_tokens_ += info.cached_tokens;
-    if (owner->envelope_.empty()) owner->envelope_ = owner->Envelope(seed);
+    assert(info.cached_tokens <= info.prompt_tokens);
+    computed = info.prompt_tokens - info.cached_tokens;
+    owner->usage_.prompt_tokens += info.prompt_tokens;
+    owner->usage_.cached_tokens += info.cached_tokens;
+    if (!owner->seed_.has_value()) owner->seed_ = seed;
+    if (owner->request_.explain) owner->usage_.cache = CacheReport(owner->explained_, info);
     if (owner->request_.stream && !owner->request_.prewarm) owner->BeginStream();
   });
 }
@@ -351,29 +385,46 @@ bool Completion::Part::OnTokens(const TokenDelta& delta) {
   return true;  // never cancels here: OnGone cancels the request if the caller disconnects
 }
 
+void Completion::Part::AddWritten(uint64_t tokens) {
+  owner->mutex_.AssertHeld();
+  owner->usage_.written_tokens += std::min(tokens, computed);
+}
+
 void Completion::Part::OnPrefill(const v1::PrefillResponse& message) {
-  owner->Guarded([&] { owner->written_tokens_ += message.cache_write_tokens(); });
+  owner->Guarded([&] { AddWritten(message.cache_write_tokens()); });
 }
 
 void Completion::Part::OnEnd(const absl::Status& status) {
   owner->Guarded([&] { owner->EndPart(this, status); });
 }
 
+void Completion::Part::OnComputed(const FinishedInfo& info) {
+  owner->Guarded([&] { NoteFinish(info, call->seconds() * 1e3, &call->note()->times); });
+}
+
 void Completion::Part::OnFinished(const FinishedInfo& info, uint32_t, uint32_t written) {
   owner->Guarded([&] {
     const OpenAiRequest& request = owner->request_;
-    owner->written_tokens_ += written;
-    if (!request.only_echo) owner->generated_tokens_ += info.generated_tokens;
+    AddWritten(written);
+    if (!request.only_echo) owner->usage_.generated_tokens += info.generated_tokens;
     for (size_t s = 0; s < owner->n_; ++s) {
       const size_t index = prompt * owner->n_ + s;
+      assert(index < owner->choices_.size());
       const FinishReason reason = s < info.samples.size() ? info.samples[s].reason : info.reason;
       const bool is_cut = reason == FinishReason::kLength || request.only_echo;
       Choice& choice = owner->choices_[index];
       const bool calls = choice.calls.has_value() && owner->EndCalls(index);
-      const char* const said = is_cut ? "length" : calls ? "tool_calls" : "stop";
-      choice.finish_reason = said;
-      if (owner->streaming_) owner->SendChunk(index, request.is_chat ? "{}" : "\"\"", "null", said);
+      if (s < info.samples.size()) choice.stop_string = info.samples[s].stop_string;
+      choice.end = is_cut                       ? AnswerEnd::kLength
+                   : calls                      ? AnswerEnd::kToolCalls
+                   : choice.stop_string.empty() ? AnswerEnd::kStop
+                                                : AnswerEnd::kStopString;
+      if (!owner->streaming_) continue;
+      owner->Send([&](std::string* out) {
+        owner->format_->EndAnswer(index, choice.end, choice.stop_string, out);
+      });
     }
+    owner->CountFormat();
   });
 }
 
@@ -384,11 +435,10 @@ void Completion::Count(uint64_t bytes) {
   if (!answer_->Hold(std::exchange(uncounted_bytes_, 0))) Fail(NoAnswerMemory());
 }
 
-void Completion::WriteLogprobs(const std::vector<const TokenLog*>& logs, HeldText* out) const {
-  if (!request_.is_chat) return WriteFlat(logs, tokenizer_, out);
-  out->Append("{\"content\":[");
-  for (const TokenLog* const log : logs) log->WriteContent(tokenizer_, out);
-  out->Append("],\"refusal\":null}");
+void Completion::CountFormat() {
+  const uint64_t bytes = format_->bytes();
+  assert(bytes >= format_bytes_);  // the format never counts less
+  Count(bytes - std::exchange(format_bytes_, bytes));
 }
 
 // Logs tokens of a prompt, for all answers to this prompt. The engine reports prompt tokens before
@@ -403,16 +453,15 @@ void Completion::AddPrompt(size_t prompt, absl::Span<const SampledToken> tokens,
     log.Add(token, std::min(echo.logged_bytes, echo.text.size()), !std::exchange(is_first, false));
     echo.logged_bytes += TokenText(tokenizer_, token.id).size();
   }
+  assert(log.bytes() >= before);
   if (!streaming_) return Count(log.bytes() - before);
-  HeldText logprobs;
-  WriteLogprobs({&log}, &logprobs);
-  const std::string text = logprobs.Take();
-  for (size_t s = 0; s < n_; ++s) SendChunk(prompt * n_ + s, "\"\"", text);
+  for (size_t s = 0; s < n_; ++s) SendPieces(prompt * n_ + s, {}, &log);
 }
 
 void Completion::AddTokens(size_t index, const TokenDelta& delta) {
   mutex_.AssertHeld();
   Choice& choice = choices_[index];
+  assert(choices_.size() == n_ * parts_.size() && !is_over_);
   const size_t offset = choice.text_bytes;
   choice.text_bytes += delta.text.size();
   const bool has_logprobs = request_.logprobs && !delta.tokens.empty();
@@ -423,35 +472,29 @@ void Completion::AddTokens(size_t index, const TokenDelta& delta) {
     const uint64_t before = choice.text.capacity() + choice.log.bytes();
     choice.text += delta.text;
     if (has_logprobs) add_to(&choice.log);
+    assert(choice.text.capacity() + choice.log.bytes() >= before);
     return Count(choice.text.capacity() + choice.log.bytes() - before);
   }
   if (delta.text.empty() && !has_logprobs) return;
-  HeldText logprobs;
-  if (has_logprobs) {
-    TokenLog log;
-    add_to(&log);
-    WriteLogprobs({&log}, &logprobs);
-  } else {
-    logprobs.Append("null");
-  }
+  TokenLog log;
+  if (has_logprobs) add_to(&log);
+  std::vector<CallPiece> pieces;
   if (choice.calls.has_value()) {
-    std::vector<CallPiece> pieces;
     choice.calls->Push(delta.text, &pieces);
-    if (pieces.empty() && has_logprobs) return SendChunk(index, "{}", logprobs.Take());
-    return SendPieces(index, pieces, logprobs.Take());
+  } else {
+    pieces.push_back({CallPiece::kText, 0, delta.text});
   }
-  std::string said = request_.is_chat ? "{\"content\":" : "";
-  AppendJsonString(delta.text, &said);
-  if (request_.is_chat) said += "}";
-  SendChunk(index, said, logprobs.Take());
+  SendPieces(index, pieces, has_logprobs ? &log : nullptr);
+  CountFormat();
 }
 
 bool Completion::EndCalls(size_t index) {
   mutex_.AssertHeld();
+  assert(choices_[index].calls.has_value());
   CallReader& reader = *choices_[index].calls;
   std::vector<CallPiece> pieces;
   reader.Finish(&pieces);
-  SendPieces(index, pieces, "null");
+  SendPieces(index, pieces, nullptr);
   return reader.calls() > 0 && !reader.is_cut();
 }
 
@@ -460,7 +503,9 @@ void Completion::EndPart(Part* part, const absl::Status& status) {
   std::unique_ptr<Admission::Call> call = std::move(part->call);
   if (call != nullptr) call->Finish(status).IgnoreError();
   if (status.ok()) {
+    assert(open_ > 0);
     if (--open_ > 0) return;
+    assert(last_call_ == nullptr);
     last_call_ = std::move(call);
     return Finish();
   }
@@ -478,102 +523,42 @@ HttpHeaders Completion::Headers(const char* type) const {
   HttpHeaders headers = terms_.headers;
   headers.insert(headers.end(), {{"Content-Type", type},
                                  {"Cache-Control", "no-store"},
-                                 {"X-Content-Type-Options", "nosniff"},
-                                 {"X-Request-Id", terms_.request_id}});
+                                 {"X-Content-Type-Options", "nosniff"}});
   return headers;
 }
 
-std::string Completion::Envelope(std::optional<uint64_t> seed) const {
-  const char* const chat = request_.stream ? "chat.completion.chunk" : "chat.completion";
-  Json made = {{"id", terms_.id},
-               {"object", request_.is_chat ? chat : "text_completion"},
-               {"created", created_},
-               {"model", terms_.model}};
-  if (!request_.cache_key.empty()) made["prompt_cache_key"] = request_.cache_key;
-  if (seed.has_value()) made["seed"] = *seed;
-  std::string text = JsonLine(made);
-  text.back() = ',';
-  return text;
-}
-
-void Completion::SendPieces(size_t index, const std::vector<CallPiece>& pieces,
-                            absl::string_view logprobs) {
+void Completion::SendPieces(size_t index, absl::Span<const CallPiece> pieces, const TokenLog* log) {
   mutex_.AssertHeld();
-  for (const CallPiece& piece : pieces) {
-    std::string said;
-    if (piece.kind == CallPiece::kText) {
-      said = "{\"content\":";
-      AppendJsonString(piece.text, &said);
-    } else if (piece.kind == CallPiece::kName) {
-      said = absl::StrCat("{\"tool_calls\":[{\"index\":", piece.call, ",\"id\":\"",
-                          CallId(terms_.request_id, request_.earlier_calls, index, piece.call),
-                          "\",\"type\":\"function\",\"function\":{\"name\":\"", piece.text,
-                          "\",\"arguments\":\"\"}}]");
-    } else {
-      said =
-          absl::StrCat("{\"tool_calls\":[{\"index\":", piece.call, ",\"function\":{\"arguments\":");
-      AppendJsonString(piece.text, &said);
-      said += "}}]";
-    }
-    SendChunk(index, said + "}", logprobs);
-    logprobs = "null";
-  }
-}
-
-void Completion::SendChunk(size_t index, absl::string_view said, absl::string_view logprobs,
-                           const char* finish_reason) {
-  mutex_.AssertHeld();
-  const std::string finish =
-      finish_reason == nullptr ? "null" : absl::StrCat("\"", finish_reason, "\"");
-  answer_->Write(absl::StrCat("data: ", envelope_, "\"choices\":[{\"index\":", index,
-                              request_.is_chat ? ",\"delta\":" : ",\"text\":", said,
-                              ",\"logprobs\":", logprobs, ",\"finish_reason\":", finish, "}]",
-                              request_.include_usage ? ",\"usage\":null" : "", "}\n\n"));
-}
-
-Json Completion::Usage() const {
-  return {{"prompt_tokens", prompt_tokens_},
-          {"completion_tokens", generated_tokens_},
-          {"total_tokens", prompt_tokens_ + generated_tokens_},
-          {"prompt_tokens_details",
-           {{"cached_tokens", cached_tokens_}, {"cache_write_tokens", written_tokens_}}}};
+  Send([&](std::string* out) { format_->AddPieces(index, pieces, log, out); });
 }
 
 void Completion::BeginAnswer() {
   mutex_.AssertHeld();
   if (!request_.stream || request_.prewarm) return;
-  answer_->Begin(200, Headers("text/event-stream; charset=utf-8"), ": waiting\n\n");
+  answer_->Begin(200, Headers("text/event-stream; charset=utf-8"), std::string(format_->Waiting()));
 }
 
 void Completion::BeginStream() {
   mutex_.AssertHeld();
   if (std::exchange(streaming_, true)) return;
   BeginAnswer();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (request_.is_chat) {
-      // As in OpenAI's API: no content if the answer may begin with calls.
-      SendChunk(i, choices_[i].calls.has_value() ? R"({"role":"assistant","content":null})"
-                                                 : R"({"role":"assistant","content":""})");
-    } else if (request_.echo) {
-      std::string text;
-      AppendJsonString(echoes_[i / n_].text, &text);
-      SendChunk(i, text);
-    }
+  Send([&](std::string* out) { format_->Begin(seed_, usage_, out); });
+  for (size_t i = 0; request_.echo && i < choices_.size(); ++i) {
+    const CallPiece echo{CallPiece::kText, 0, echoes_[i / n_].text};
+    SendPieces(i, {&echo, 1}, nullptr);
   }
 }
 
-void Completion::EndStream(const std::string& last) {
-  mutex_.AssertHeld();
-  if (!last.empty()) answer_->Write(absl::StrCat("data: ", last, "\n\n"));
-  answer_->Write("data: [DONE]\n\n");
-  answer_->End();
+void Completion::SendError(const absl::Status& status) const {
+  hearth::SendError(status, Headers("application/json"), format_->ErrorBody(status), answer_.get());
 }
 
 void Completion::Fail(const absl::Status& status) {
   mutex_.AssertHeld();
   Abandon(status);
-  if (answer_->TakeBack()) return SendError(status, Headers("application/json"), answer_.get());
-  EndStream(ErrorBody(status));
+  if (answer_->TakeBack()) return SendError(status);
+  Send([&](std::string* out) { format_->Fail(status, out); });
+  answer_->End();
 }
 
 void Completion::Finish() {
@@ -586,122 +571,54 @@ void Completion::Finish() {
       self->last_call_.reset();
     });
   }
-  EndStream(request_.include_usage
-                ? absl::StrCat(envelope_, "\"choices\":[],\"usage\":", JsonLine(Usage()), "}")
-                : "");
+  Send([&](std::string* out) { format_->End(usage_, out); });
+  answer_->End();
   last_call_.reset();
 }
 
-void Completion::WriteMessage(size_t index, absl::string_view text, const ReadAnswer& answer,
-                              HeldText* out) const {
-  out->Append("\"message\":{\"role\":\"assistant\",\"content\":");
-  if (answer.calls.empty() || !text.empty()) {
-    out->AppendString(text);
-  } else {
-    out->Append("null");
+void Completion::WriteAnswer(size_t index, Choice choice, const Echo& echo, HeldText* out) {
+  WholeAnswer answer;
+  if (request_.answer.calls.names.empty()) {
+    answer.read.text = std::move(choice.text);
+  } else if (out->Hold(choice.text.size())) {
+    answer.read = ReadCalls(request_.answer.calls, choice.text);
   }
-  for (size_t i = 0; i < answer.calls.size(); ++i) {
-    out->Append(absl::StrCat(i == 0 ? ",\"tool_calls\":[" : ",", "{\"id\":\"",
-                             CallId(terms_.request_id, request_.earlier_calls, index, i),
-                             "\",\"type\":\"function\",\"function\":{\"name\":\"",
-                             answer.calls[i].name, "\",\"arguments\":"));
-    out->AppendString(answer.calls[i].arguments);
-    out->Append("}}");
-  }
-  out->Append(answer.calls.empty() ? ",\"refusal\":null}" : "],\"refusal\":null}");
-}
-
-void Completion::WriteChoice(size_t index, const Choice& choice, const Echo& echo,
-                             HeldText* out) const {
-  const bool may_call = !request_.answer.calls.names.empty();
-  ReadAnswer answer;
-  if (may_call && out->Hold(choice.text.size()))
-    answer = ReadCalls(request_.answer.calls, choice.text);
-  const char* const said = choice.finish_reason == nullptr ? "stop" : choice.finish_reason;
-  const bool calls = !answer.calls.empty() && !answer.is_cut && absl::string_view(said) == "stop";
-  out->Append(absl::StrCat("{\"index\":", index, ",\"finish_reason\":\"",
-                           calls ? "tool_calls" : said, "\","));
-  if (request_.is_chat) {
-    WriteMessage(index, may_call ? answer.text : choice.text, answer, out);
-  } else {
-    out->Append("\"text\":");
-    out->AppendString(echo.text.empty() ? choice.text : echo.text + choice.text);
-  }
-  out->Append(",\"logprobs\":");
-  if (request_.logprobs) {
-    WriteLogprobs(request_.is_chat ? std::vector<const TokenLog*>{&choice.log}
-                                   : std::vector<const TokenLog*>{&echo.log, &choice.log},
-                  out);
-  } else {
-    out->Append("null");
-  }
-  out->Append("}");
+  answer.read.text.insert(0, echo.text);
+  const bool calls = !answer.read.calls.empty() && !answer.read.is_cut;
+  answer.end = calls && choice.end != AnswerEnd::kLength ? AnswerEnd::kToolCalls : choice.end;
+  answer.stop_string = std::move(choice.stop_string);
+  answer.echo = &echo.log;
+  if (request_.logprobs) answer.log = &choice.log;
+  format_->WriteAnswer(index, answer, out);
 }
 
 void Completion::SendWhole() {
   HeldText out(answer_.get());
   std::vector<Choice> choices;
   std::vector<Echo> echoes;
-  std::string usage;
+  AnswerUsage usage;
   {
     absl::MutexLock lock(&mutex_);
-    out.Append(envelope_);
+    format_->BeginWhole(seed_, &out);
     choices.swap(choices_);
     echoes.swap(echoes_);
-    usage = JsonLine(Usage());
+    usage = usage_;
   }
-  out.Append("\"choices\":[");
   for (size_t i = 0; i < choices.size() && out.fits(); ++i) {
-    if (i > 0) out.Append(",");
-    WriteChoice(i, choices[i], echoes[i / n_], &out);
-    choices[i] = Choice();
+    WriteAnswer(i, std::exchange(choices[i], Choice()), echoes[i / n_], &out);
   }
-  out.Append(absl::StrCat("],\"usage\":", usage, "}"));
-  if (!out.fits()) {
-    return SendError(NoAnswerMemory(), Headers("application/json"), answer_.get());
-  }
+  format_->EndWhole(usage, &out);
+  if (!out.fits()) return SendError(NoAnswerMemory());
   out.Send(Headers("application/json"));
 }
 
 }  // namespace
-
-int HttpStatusOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-      return 400;
-    case absl::StatusCode::kUnauthenticated:
-      return 401;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    // The server sets the deadline, not the caller. So the status says that the caller may retry.
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kDeadlineExceeded:
-      return 503;
-    default:
-      return 500;
-  }
-}
 
 void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
               CompletionTerms terms, std::shared_ptr<HttpAnswer> answer) {
   std::make_shared<Completion>(generator, admission, std::move(request), std::move(terms),
                                std::move(answer))
       ->Start();
-}
-
-void SendError(const absl::Status& status, HttpHeaders headers, HttpAnswer* answer) {
-  const int http = HttpStatusOf(status.code());
-  if (http == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  answer->Send(http, headers, ErrorBody(status));
 }
 
 }  // namespace hearth

@@ -1,5 +1,6 @@
 // Completion: computes the answer to one request of OpenAI's API. Each prompt of the request
-// becomes one request to the Generator, whose events a GenerationSink receives.
+// becomes one request to the Generator, whose events a GenerationSink receives. An ApiFormat writes
+// the response.
 //
 // An error before the first event becomes an HTTP error; a later error becomes the last event of
 // the stream.
@@ -15,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "services/inference/calls/generator.h"
+#include "services/openai/api_format.h"
 #include "services/openai/openai_request.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/http/http_server.h"
@@ -23,22 +25,15 @@ namespace hearth {
 
 // Parameters of a completion that are not in the parsed request.
 struct CompletionTerms {
-  std::string id;     // id of the response: "chatcmpl-..."
-  std::string model;  // the model name that the request gave
+  std::unique_ptr<ApiFormat> format;  // writes the response
   Credentials credentials;
-  std::string request_id;
+  CallIds ids;
   std::string adapter;
   HttpHeaders headers;  // headers to add to the HTTP response
 };
 
 void Complete(Generator* generator, Admission* admission, OpenAiRequest request,
               CompletionTerms terms, std::shared_ptr<HttpAnswer> answer);
-
-// Returns the HTTP status of an error: 400, 401, 403, 404, 429 or 503, or 500 for a fault of the
-// server.
-int HttpStatusOf(absl::StatusCode code);
-// Sends an HTTP error response: the status of HttpStatusOf, and a JSON body with the message.
-void SendError(const absl::Status& status, HttpHeaders headers, HttpAnswer* answer);
 
 }  // namespace hearth
 

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/inference.pb.h"
+#include "services/openai/http_error.h"
 #include "services/openai/openai_fields.h"
 #include "services/openai/tools.h"
 #include "services/serving/json_reader.h"
@@ -31,7 +32,8 @@ inline constexpr size_t kMaxCacheKeyBytes = 1024;
 struct OpenAiRequest {
   v1::GenerateRequest common;  // the fields that apply to all prompts; its `prompt` is unset
   std::vector<v1::PromptInput> prompts;  // the prompts; at least one
-  std::string model;                     // requested model name; empty: not given
+  SentNames sent;
+  std::string model;  // requested model name; empty: not given
   bool is_chat = false;
   bool stream = false;
   bool include_usage = false;  // for streams only: send the token usage in a chunk before the end
@@ -39,12 +41,15 @@ struct OpenAiRequest {
   bool echo = false;  // for completions only: the response repeats the prompt before the answer
   // For completions only: max_tokens is 0, so one token is generated but not sent.
   bool only_echo = false;
+  bool explain = false;   // `usage.hearth_cache` says what the store had of the prompt
   bool prewarm = false;   // compute and store the prompts, but generate no answer
   std::string cache_key;  // repeated in the response, otherwise unused
   // words that are never generated; the caller converts them to token ids
   std::vector<std::string> bad_words;
   AnswerRules answer;  // allowed calls and grammar of the answer; `common` has the grammar, too
   size_t earlier_calls = 0;  // number of tool calls in the messages of the chat
+  // for the Responses API only: JSON of fields that the response repeats, each after a comma
+  std::string repeated;
   UnknownFields unknown;
 
   uint64_t bytes() const;  // memory of the messages, in bytes

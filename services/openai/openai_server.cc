@@ -1,18 +1,27 @@
 #include "services/openai/openai_server.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/error_reason.h"
+#include "proto/percent_escapes.h"
+#include "services/openai/chat_format.h"
 #include "services/openai/completion.h"
 #include "services/openai/held_text.h"
+#include "services/openai/http_error.h"
+#include "services/openai/messages_format.h"
+#include "services/openai/messages_request.h"
+#include "services/openai/responses_format.h"
+#include "services/openai/responses_request.h"
 #include "services/rpc/call_metadata.h"
+#include "services/rpc/trace_span.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/logging.h"
 #include "worker/text/logit_rules.h"
@@ -23,11 +32,55 @@ namespace hearth {
 // the HTML of chat_page.html, a page which calls the server that sent it
 extern const char kChatPage[];
 
+// An API that generates answers.
+struct HttpApi {
+  const char* path;
+  const char* id_prefix;  // beginning of the response's id
+  absl::StatusOr<OpenAiRequest> (*parse)(JsonValue body, uint32_t context_tokens,
+                                         const JsonLimits& limits);
+  std::unique_ptr<ApiFormat> (*make_format)(const OpenAiRequest& request,
+                                            const ResponseTerms& terms, const Tokenizer* tokenizer);
+  std::string (*error_body)(const absl::Status& status);
+};
+
 namespace {
 
-constexpr char kChat[] = "/v1/chat/completions";
-constexpr char kCompletions[] = "/v1/completions";
-constexpr char kModels[] = "/v1/models";
+constexpr char kModels[] = "/v1/models", kEmbeddings[] = "/v1/embeddings";
+constexpr char kMessages[] = "/v1/messages", kCountTokens[] = "/v1/messages/count_tokens";
+
+template <typename Format>
+std::unique_ptr<ApiFormat> Make(const OpenAiRequest& request, const ResponseTerms& terms,
+                                const Tokenizer* tokenizer) {
+  return std::make_unique<Format>(request, terms, tokenizer);
+}
+
+constexpr HttpApi kApis[] = {
+    {"/v1/chat/completions", "chatcmpl-",
+     [](JsonValue body, uint32_t, const JsonLimits& limits) { return ParseChat(body, limits); },
+     Make<ChatFormat>, OpenAiErrorBody},
+    {"/v1/completions", "cmpl-", ParseCompletion, Make<CompletionFormat>, OpenAiErrorBody},
+    {"/v1/responses", "resp_",
+     [](JsonValue body, uint32_t, const JsonLimits& limits) {
+       return ParseResponses(body, limits);
+     },
+     Make<ResponsesFormat>, OpenAiErrorBody},
+    {kMessages, "msg_",
+     [](JsonValue body, uint32_t, const JsonLimits&) { return ParseMessages(body); },
+     Make<MessagesFormat>, MessagesErrorBody},
+};
+
+// Returns the API at this path; null if there is none.
+const HttpApi* FindApi(absl::string_view path) {
+  const auto* const end = std::end(kApis);
+  const auto* const found =
+      std::find_if(std::begin(kApis), end, [&](const HttpApi& api) { return path == api.path; });
+  return found == end ? nullptr : found;
+}
+
+// Returns whether this path belongs to Anthropic's API.
+bool IsMessages(absl::string_view path) {
+  return path == kMessages || absl::StartsWith(path, absl::StrCat(kMessages, "/"));
+}
 
 // Returns the caller's access token; "" if the request has none. kInvalidArgument: two headers have
 // different tokens. kUnauthenticated: the token has bytes that gRPC metadata cannot carry.
@@ -51,21 +104,9 @@ absl::Status NoModel(absl::string_view name) {
                     kModelNotFound);
 }
 
-// Decodes percent escapes: "ORG%2FNAME" becomes "ORG/NAME".
-std::string Unescaped(absl::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool is_escape = text[i] == '%' && i + 2 < text.size() &&
-                           absl::ascii_isxdigit(text[i + 1]) && absl::ascii_isxdigit(text[i + 2]);
-    absl::StrAppend(&plain, is_escape ? absl::HexStringToBytes(text.substr(i + 1, 2))
-                                      : std::string(1, text[i]));
-    if (is_escape) i += 2;
-  }
-  return plain;
-}
-
-bool IsApi(absl::string_view path) {
-  return path == kChat || path == kCompletions || absl::StartsWith(path, kModels);
+// Returns whether clients append this path to their base URL.
+bool IsOfClients(absl::string_view path) {
+  return FindApi(path) != nullptr || path == kEmbeddings || absl::StartsWith(path, kModels);
 }
 
 // Returns whether a request needs no access token, because its response reveals nothing about
@@ -104,9 +145,20 @@ absl::Status AddBadWords(const Tokenizer* tokenizer, OpenAiRequest* request) {
                                                  ids->size()));
 }
 
-std::string RequestIdOf(const HttpRequest& request) {
-  const std::string* id = request.Header("x-request-id");
-  return RequestIdFrom(id == nullptr ? "" : *id);
+// Returns the ids that AnswerHeaders and the caller have given to the request.
+CallIds CallIdsOf(const HttpRequest& request) {
+  const std::string* traceparent = request.Header(kTraceparentKey);
+  return {*request.Header("x-request-id"), traceparent == nullptr ? "" : *traceparent};
+}
+
+// Returns the form of the errors of the API that this path belongs to.
+HttpErrorForm ErrorFormOf(absl::string_view path) {
+  if (IsMessages(path)) return MessagesErrorBody;
+  return HttpErrorBody;
+}
+
+HttpRefusal RefusalOf(const HttpRequest& request, int status, absl::string_view why) {
+  return {status, {{"Content-Type", "application/json"}}, ErrorFormOf(request.path)(status, why)};
 }
 
 void SendJson(const Json& value, HttpAnswer* answer) {
@@ -127,10 +179,9 @@ absl::Status Draining() {
 }
 
 // Sends the response of /tokenize.
-void SendTokens(const absl::StatusOr<Prompt>& prompt, uint32_t context_tokens,
-                const HttpHeaders& headers, HttpAnswer* answer) {
-  if (!prompt.ok()) return SendError(prompt.status(), headers, answer);
-  const std::vector<int32_t>& ids = prompt->token_ids;
+void SendTokens(const Prompt& prompt, uint32_t context_tokens, const HttpHeaders& headers,
+                HttpAnswer* answer) {
+  const std::vector<int32_t>& ids = prompt.token_ids;
   HeldText out(answer);
   out.Append(absl::StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", context_tokens,
                           ",\"tokens\":["));
@@ -154,9 +205,10 @@ absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenAiServer::Open(OpenAiOptions o
   std::unique_ptr<OpenAiServer> openai(new OpenAiServer(std::move(options)));
   HttpServer::Options http = openai->options_.http;
   http.check_head = [raw = openai.get()](const HttpRequest& head) { return raw->CheckHead(head); };
-  http.answer_headers = [raw = openai.get()](const HttpRequest& head) {
-    return raw->OriginHeaders(head);
+  http.answer_headers = [raw = openai.get()](HttpRequest* head) {
+    return raw->AnswerHeaders(head);
   };
+  http.error_form = ErrorFormOf;
   auto server = HttpServer::Start(
       http,
       [raw = openai.get()](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
@@ -182,20 +234,27 @@ bool OpenAiServer::IsListed(const std::string& origin) const {
   return has(origin) || has("*");
 }
 
-HttpHeaders OpenAiServer::OriginHeaders(const HttpRequest& head) const {
-  if (options_.origins.empty()) return {};
-  const std::string* origin = head.Header("origin");
-  if (origin == nullptr || !IsListed(*origin)) return {{"Vary", "Origin"}};
-  return {{"Access-Control-Allow-Origin", IsListed("*") ? "*" : *origin},
-          {"Access-Control-Expose-Headers",
-           "retry-after, retry-after-ms, x-hearth-unknown-fields, x-request-id"},
-          {"Vary", "Origin"}};
+HttpHeaders OpenAiServer::AnswerHeaders(HttpRequest* head) const {
+  const std::string* sent = head->Header("x-request-id");
+  const std::string id = RequestIdFrom(sent == nullptr ? "" : *sent);
+  head->headers.insert(head->headers.begin(), {"x-request-id", id});
+  HttpHeaders headers = {{"X-Request-Id", id}};
+  if (IsMessages(head->path)) headers.emplace_back("Request-Id", id);
+  if (options_.origins.empty()) return headers;
+  headers.emplace_back("Vary", "Origin");
+  const std::string* origin = head->Header("origin");
+  if (origin == nullptr || !IsListed(*origin)) return headers;
+  headers.emplace_back("Access-Control-Allow-Origin", IsListed("*") ? "*" : *origin);
+  headers.emplace_back(
+      "Access-Control-Expose-Headers",
+      "request-id, retry-after, retry-after-ms, x-hearth-unknown-fields, x-request-id");
+  return headers;
 }
 
 HttpVerdict OpenAiServer::CheckHead(const HttpRequest& head) const {
   HttpVerdict verdict;
   const auto refuse = [&](int status, absl::string_view why) {
-    verdict.refusal = {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
+    verdict.refusal = RefusalOf(head, status, why);
     if (status == 401) verdict.refusal->headers.emplace_back("WWW-Authenticate", "Bearer");
     return verdict;
   };
@@ -215,9 +274,8 @@ HttpVerdict OpenAiServer::CheckHead(const HttpRequest& head) const {
       return refuse(415, "Content-Type: must be application/json");
     }
   }
-  if (IsOpen(head)) return verdict;
+  if (identities_ == nullptr || IsOpen(head)) return verdict;
   const absl::StatusOr<std::string> token = TokenOf(head);
-  if (identities_ == nullptr && !absl::IsInvalidArgument(token.status())) return verdict;
   const absl::Status known =
       token.ok() ? identities_->Identify(CredentialsOf(head)).status() : token.status();
   if (!known.ok()) return refuse(HttpStatusOf(known.code()), known.message());
@@ -227,8 +285,14 @@ HttpVerdict OpenAiServer::CheckHead(const HttpRequest& head) const {
 
 Credentials OpenAiServer::CredentialsOf(const HttpRequest& request) const {
   Credentials credentials;
-  const std::string token = identities_ == nullptr ? "" : TokenOf(request).value_or("");
-  if (!token.empty()) credentials.token = token;
+  // An empty or malformed token is refused, even beside a valid certificate.
+  if (identities_ != nullptr &&
+      (request.Header("authorization") != nullptr || request.Header("x-api-key") != nullptr)) {
+    credentials.token = TokenOf(request).value_or("");
+  }
+  credentials.certificate_names = request.certificate_names;
+  const std::string* const tenant = request.Header(kTenantHeader);
+  if (tenant != nullptr) credentials.tenant = *tenant;
   return credentials;
 }
 
@@ -237,7 +301,8 @@ void OpenAiServer::Handle(const HttpRequest& request, const Answer& answer) {
   const bool posts = request.method == "POST";
   const std::string& path = request.path;
   const auto error = [&](int status, absl::string_view why) {
-    answer->Send(status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why));
+    HttpRefusal refusal = RefusalOf(request, status, why);
+    answer->Send(status, refusal.headers, std::move(refusal.body));
   };
   if (request.method == "OPTIONS") return AnswerPreflight(request, answer.get());
   if (gets && path == "/") {
@@ -249,24 +314,40 @@ void OpenAiServer::Handle(const HttpRequest& request, const Answer& answer) {
   }
   if (gets && path == "/version") return SendJson({{"version", options_.version}}, answer.get());
   if (draining_) return error(503, Draining().message());
-  if (posts && path == kChat) return StartCompletion(request, true, answer);
-  if (posts && path == kCompletions) return StartCompletion(request, false, answer);
-  if (posts && path == "/tokenize") return Tokenize(request, answer);
+  const HttpApi* const api = FindApi(path);
+  if (posts && api != nullptr) return Generate(*api, request, answer);
+  if (posts && (path == "/tokenize" || path == kCountTokens)) return Tokenize(request, answer);
   if (posts && path == "/detokenize") return Detokenize(request, answer);
-  if (path == kChat || path == kCompletions || path == "/tokenize" || path == "/detokenize") {
+  if (api != nullptr || path == kCountTokens || path == "/tokenize" || path == "/detokenize") {
     return error(405, absl::StrCat(path, " takes POST"));
   }
+  if (path == kEmbeddings) {
+    return error(404, "/v1/embeddings: Gemma 3 generates text; it has no embeddings");
+  }
   if (gets && (path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/")))) {
-    const std::string only = path == kModels ? "" : Unescaped(path.substr(sizeof(kModels)));
+    const std::string only = path == kModels ? "" : PercentDecoded(path.substr(sizeof(kModels)));
     const std::string models = Models(only);
     if (models.empty())
       return SendError(NoModel(only), {{"Content-Type", "application/json"}}, answer.get());
     return answer->Send(200, {{"Content-Type", "application/json"}}, models);
   }
   if (gets && path == "/tokenizer_info") return SendJson(TokenizerInfo(), answer.get());
-  const bool is_ours = IsApi(absl::StrCat("/v1", path)) || IsApi(absl::StripPrefix(path, "/v1"));
+  for (const HttpApi& one : kApis) {
+    if (!absl::StartsWith(path, absl::StrCat(one.path, "/"))) continue;
+    return error(404, absl::StrCat("there is no ", Quoted(path),
+                                   ": the server is stateless and stores no answers; send the "
+                                   "whole conversation to ",
+                                   one.path));
+  }
+  const bool is_ours =
+      IsOfClients(absl::StrCat("/v1", path)) || IsOfClients(absl::StripPrefix(path, "/v1"));
+  // Anthropic's clients add /v1 to the base URL, OpenAI's clients do not.
+  const bool is_messages =
+      IsMessages(absl::StrCat("/v1", path)) || IsMessages(absl::StripPrefix(path, "/v1"));
   error(404, absl::StrCat("there is no ", Quoted(path),
-                          is_ours ? "; the client's base URL must be http://HOST:PORT/v1" : ""));
+                          is_messages ? "; the client's base URL must be http://HOST:PORT"
+                          : is_ours   ? "; the client's base URL must be http://HOST:PORT/v1"
+                                      : ""));
 }
 
 // Describes the tokenizer. lm-eval reads this if it uses the server's tokenizer.
@@ -286,9 +367,12 @@ std::string OpenAiServer::Models(absl::string_view only) const {
     names.push_back(adapter.name);
   }
   for (const std::string& name : names) {
-    const Json model = {
+    Json model = {
         {"id", name},           {"object", "model"},      {"created", start_},
         {"owned_by", "hearth"}, {"root", options_.model}, {"max_model_len", context_tokens_}};
+    if (name == options_.model && !options_.model_note.empty()) {
+      model["hearth_note"] = options_.model_note;
+    }
     if (name == only) return JsonLine(model);
     list.push_back(model);
   }
@@ -309,7 +393,7 @@ absl::StatusOr<OpenAiRequest> OpenAiServer::ReadRequest(const HttpRequest& reque
   HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   if (!body.ok()) return body.status();
-  JsonLimits limits;  // of JSON that the body has as text
+  JsonLimits limits;  // limits of a JSON schema that the body has as text
   limits.hold = [&](uint64_t bytes) { return document.Add(bytes); };
   absl::StatusOr<OpenAiRequest> read = parse(body->root(), limits);
   if (!read.ok()) return read;
@@ -339,56 +423,70 @@ void OpenAiServer::ReportUnknown(const UnknownFields& unknown, HttpHeaders* head
   }
 }
 
-void OpenAiServer::StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer) {
+void OpenAiServer::Generate(const HttpApi& api, const HttpRequest& request, const Answer& answer) {
   CompletionTerms terms;
-  terms.request_id = RequestIdOf(request);
+  terms.ids = CallIdsOf(request);
   const auto parse = [&](JsonValue body, const JsonLimits& limits) {
-    return is_chat ? ParseChat(body, limits) : ParseCompletion(body, context_tokens_, limits);
+    return api.parse(body, context_tokens_, limits);
   };
   absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
   if (parsed.ok()) ReportUnknown(parsed->unknown, &terms.headers);
-  HttpHeaders headers = terms.headers;
-  headers.insert(headers.end(),
-                 {{"Content-Type", "application/json"}, {"X-Request-Id", terms.request_id}});
-  if (!parsed.ok()) return SendError(parsed.status(), headers, answer.get());
-  const absl::StatusOr<std::string> adapter = AdapterOf(parsed->model);
-  if (!adapter.ok()) return SendError(adapter.status(), headers, answer.get());
-  terms.model = parsed->model.empty() ? options_.model : parsed->model;
+  const absl::StatusOr<std::string> adapter =
+      parsed.ok() ? AdapterOf(parsed->model) : parsed.status();
+  if (!adapter.ok()) {
+    HttpHeaders headers = terms.headers;
+    headers.emplace_back("Content-Type", "application/json");
+    return SendError(adapter.status(), headers, api.error_body(adapter.status()), answer.get());
+  }
   terms.adapter = *adapter;
   // If the request has no seed, all its prompts share a random seed, which the response reports.
   v1::SamplingParams* sampling = parsed->common.mutable_sampling();
   if (!sampling->has_seed()) sampling->set_seed(NewSeed());
-  terms.id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", terms.request_id);
+  const ResponseTerms response = {absl::StrCat(api.id_prefix, terms.ids.request_id),
+                                  parsed->model.empty() ? options_.model : parsed->model,
+                                  terms.ids.request_id, absl::ToUnixSeconds(absl::Now())};
+  terms.format = api.make_format(*parsed, response, tokenizer_);
   terms.credentials = CredentialsOf(request);
   Complete(options_.generator, options_.admission, *std::move(parsed), std::move(terms), answer);
 }
 
-// The body is {"prompt": TEXT} or {"messages": [...]}, as in vLLM.
+// The body is {"prompt": TEXT} or {"messages": [...]}, as in vLLM, or the body of count_tokens.
 void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
+  const bool is_count = request.path == kCountTokens;
   const auto parse = [&](JsonValue body, const JsonLimits& /*limits*/) {
-    return ParseTokenize(body, context_tokens_);
+    return is_count ? ParseCountTokens(body) : ParseTokenize(body, context_tokens_);
   };
+  const CallIds ids = CallIdsOf(request);
+  HttpHeaders headers = {{"Content-Type", "application/json"}};
   absl::StatusOr<OpenAiRequest> read = ReadRequest(request, parse, answer);
   absl::Status status = read.status();
-  HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (status.ok()) {
     ReportUnknown(read->unknown, &headers);
     status = AdapterOf(read->model).status();
   }
-  if (!status.ok()) return SendError(status, headers, answer.get());
+  const auto refuse = [is_count](const absl::Status& why, const HttpHeaders& with, HttpAnswer* to) {
+    SendError(why, with, is_count ? MessagesErrorBody(why) : OpenAiErrorBody(why), to);
+  };
+  if (!status.ok()) return refuse(status, headers, answer.get());
   std::unique_ptr<Admission::Call> entered;
   const absl::StatusOr<Identity> caller =
-      options_.admission->Enter("Tokenize", CredentialsOf(request), RequestIdOf(request), &entered);
+      options_.admission->Enter("Tokenize", CredentialsOf(request), ids, &entered);
   status = caller.status();
   const std::shared_ptr<Admission::Call> call = std::move(entered);
   if (status.ok()) {
     const uint64_t bytes = read->prompts[0].ByteSizeLong();
-    auto job = [call, answer, headers, prompt = std::move(read->prompts[0]),
-                generator = options_.generator, most = context_tokens_] {
+    const auto is_gone = std::make_shared<std::atomic<bool>>(false);
+    answer->OnGone([is_gone] { *is_gone = true; });
+    auto job = [call, answer, headers, is_count, is_gone, refuse,
+                prompt = std::move(read->prompts[0]), generator = options_.generator,
+                most = context_tokens_] {
       try {
-        const auto made = generator->MakePrompt(prompt, PromptPurpose::kGenerate, nullptr);
+        const auto made = generator->MakePrompt(
+            prompt, PromptPurpose::kGenerate, [is_gone] { return is_gone->load(); }, is_count);
         call->Finish(made.status()).IgnoreError();
-        SendTokens(made, most, headers, answer.get());
+        if (!made.ok()) return refuse(made.status(), headers, answer.get());
+        if (!is_count) return SendTokens(*made, most, headers, answer.get());
+        answer->Send(200, headers, absl::StrCat("{\"input_tokens\":", made->token_ids.size(), "}"));
       } catch (...) {  // an allocation failed
         answer->Fail();
       }
@@ -397,7 +495,7 @@ void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
   }
   if (status.ok()) return;
   if (call != nullptr) call->Finish(status).IgnoreError();
-  SendError(status, headers, answer.get());
+  refuse(status, headers, answer.get());
 }
 
 void OpenAiServer::Detokenize(const HttpRequest& request, const Answer& answer) const {

@@ -37,11 +37,14 @@ struct OpenAiOptions {
   HttpServer::Options http;
   Generator* generator = nullptr;
   Admission* admission = nullptr;
-  std::string model;  // the model's name in requests and responses
+  std::string model;       // the model's name in requests and responses
+  std::string model_note;  // a sentence about the model for users; may be empty
   std::string version;
   // origins whose web pages may call this server; "*": all origins
   std::vector<std::string> origins;
 };
+
+struct HttpApi;
 
 class OpenAiServer {
  public:
@@ -64,10 +67,12 @@ class OpenAiServer {
   Credentials CredentialsOf(const HttpRequest& request) const;
   // Returns whether this origin is in `origins`.
   bool IsListed(const std::string& origin) const;
-  // Returns the CORS headers for every response to this request.
-  HttpHeaders OriginHeaders(const HttpRequest& head) const;
+  // Gives the request its id, if it has no valid one. Returns the headers for every response to
+  // this request: the id, and those of CORS.
+  HttpHeaders AnswerHeaders(HttpRequest* head) const;
   void Handle(const HttpRequest& request, const Answer& answer);
-  void StartCompletion(const HttpRequest& request, bool is_chat, const Answer& answer);
+  // Starts the answer to a request of an API that generates answers.
+  void Generate(const HttpApi& api, const HttpRequest& request, const Answer& answer);
   // Parses the body. `hold` counts the memory of the parsed document.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   using BodyParser =

@@ -1,5 +1,7 @@
 #include "services/openai/token_log.h"
 
+#include <cassert>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -28,6 +30,8 @@ std::string NameOf(const Tokenizer* tokenizer, int32_t id) {
 
 void TokenLog::Add(const SampledToken& token, size_t text_offset, bool has_logprob) {
   top_.insert(top_.end(), token.top.begin(), token.top.end());
+  assert(tokens_.empty() || tokens_.back().top_end <= top_.size());
+  assert(tokens_.empty() || tokens_.back().text_offset <= text_offset);
   tokens_.push_back({token.id, token.logprob, has_logprob, top_.size(), text_offset});
 }
 

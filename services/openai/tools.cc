@@ -25,63 +25,44 @@ constexpr char kFunctionOnly[] = "\"function\", the only supported type of tool"
 // Beginnings of a call and of a list of calls: the triggers of the grammar.
 constexpr char kOneCall[] = "{\"name\":", kListOfCalls[] = "[{\"name\":";
 
-absl::Status BadName(JsonValue name) {
+absl::Status CheckName(JsonValue name) {
+  if (name.is_string() && IsToolName(*name.Text())) return absl::OkStatus();
   return name.Bad(absl::StrCat("1 to ", kMaxToolNameBytes, " letters, digits, \"_\" and \"-\""));
 }
 
-absl::StatusOr<JsonValue> FindName(JsonValue function) {
-  const std::optional<JsonValue> name = function.Find("name");
-  if (!name.has_value()) return function.Refuse("must have a name; got none");
-  return *name;
-}
-
-absl::StatusOr<std::string> NameOf(JsonValue function) {
-  const absl::StatusOr<JsonValue> name = FindName(function);
-  if (!name.ok()) return name.status();
-  if (!name->is_string() || !IsToolName(*name->Text())) return BadName(*name);
-  return std::string(*name->Text());
-}
-
-// Returns the object `function` of a tool, a tool choice or a call, and checks the field `type`.
-absl::StatusOr<JsonValue> FunctionOf(JsonValue object) {
+// Returns the object with the fields of a tool, a tool choice or a call, and checks the field
+// `type`.
+absl::StatusOr<JsonValue> FunctionOf(JsonValue object, ToolStyle style) {
   if (absl::Status status = object.CheckObject(); !status.ok()) return status;
   const std::optional<JsonValue> type = object.Find("type"), function = object.Find("function");
   if (type.has_value() && !type->Is("function")) {
     return WithReason(type->Bad(kFunctionOnly), kUnsupportedParameter);
   }
+  if (style == ToolStyle::kFlat) return object;
   if (!function.has_value()) return object.Refuse("must have a function; got none");
   if (absl::Status status = function->CheckObject(); !status.ok()) return status;
   return *function;
 }
 
-absl::StatusOr<Tool> ReadTool(JsonValue tool, UnknownFields* unknown) {
-  const absl::StatusOr<JsonValue> function = FunctionOf(tool);
+absl::Status ReadTool(JsonValue tool, ToolStyle style, UnknownFields* unknown,
+                      std::vector<Tool>* tools) {
+  const absl::StatusOr<JsonValue> function = FunctionOf(tool, style);
   if (!function.ok()) return function.status();
-  for (const auto& [object, place] :
-       {std::pair(tool, kInTool), std::pair(*function, kInFunction)}) {
-    if (absl::Status s = CheckOpenAiFields(object, place, unknown); !s.ok()) return s;
-  }
-  absl::StatusOr<std::string> name = NameOf(*function);
-  if (!name.ok()) return name.status();
-  Tool made{*std::move(name), *function};
-  JsonFields fields(*function);
-  std::string description;
-  fields.Text("description", &description);
-  fields.Bool("strict", &made.strict);
-  if (!fields.status().ok()) return fields.status();
-  return made;
+  const bool is_flat = style == ToolStyle::kFlat;
+  absl::Status status = CheckOpenAiFields(tool, is_flat ? kInFlatTool : kInTool, unknown);
+  if (!status.ok()) return status;
+  absl::StatusOr<Tool> made = ReadFunction(*function, "parameters");
+  if (!made.ok()) return made.status();
+  tools->push_back(*std::move(made));
+  return absl::OkStatus();
 }
 
 // Returns the index of the tool that `object` names.
-absl::StatusOr<size_t> ToolNamed(JsonValue object, const std::vector<Tool>& tools) {
-  const absl::StatusOr<JsonValue> function = FunctionOf(object);
+absl::StatusOr<size_t> ToolOf(JsonValue object, const std::vector<Tool>& tools, ToolStyle style) {
+  const absl::StatusOr<JsonValue> function = FunctionOf(object, style);
   if (!function.ok()) return function.status();
-  const absl::StatusOr<JsonValue> name = FindName(*function);
-  if (!name.ok()) return name.status();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    if (name->Is(tools[i].name)) return i;
-  }
-  return name->Bad("the name of a function in tools");
+  const absl::StatusOr<JsonValue> name = function->FindNeeded("name");
+  return name.ok() ? FindTool(*name, tools) : name.status();
 }
 
 absl::Status ReadMode(JsonValue mode, absl::string_view must, bool has_none, ToolChoice* choice) {
@@ -97,8 +78,10 @@ absl::Status ReadMode(JsonValue mode, absl::string_view must, bool has_none, Too
   return absl::OkStatus();
 }
 
-absl::Status ReadAllowedTools(JsonValue choice, const std::vector<Tool>& tools, ToolChoice* made) {
-  const std::optional<JsonValue> allowed = choice.Find("allowed_tools");
+absl::Status ReadAllowedTools(JsonValue choice, const std::vector<Tool>& tools, ToolStyle style,
+                              ToolChoice* made) {
+  const std::optional<JsonValue> allowed =
+      style == ToolStyle::kFlat ? choice : choice.Find("allowed_tools");
   if (!allowed.has_value()) return choice.Refuse("must have allowed_tools; got none");
   if (absl::Status status = allowed->CheckObject(); !status.ok()) return status;
   const std::optional<JsonValue> mode = allowed->Find("mode"), names = allowed->Find("tools");
@@ -111,7 +94,7 @@ absl::Status ReadAllowedTools(JsonValue choice, const std::vector<Tool>& tools, 
   }
   std::set<size_t> found;
   for (const JsonValue name : names->elements()) {
-    const absl::StatusOr<size_t> tool = ToolNamed(name, tools);
+    const absl::StatusOr<size_t> tool = ToolOf(name, tools, style);
     if (!tool.ok()) return tool.status();
     found.insert(*tool);
   }
@@ -134,7 +117,10 @@ absl::Status SetSchema(JsonValue schema, const JsonLimits& limits, AnswerForm* f
   return form->schema->CheckObject();
 }
 
-absl::Status ReadResponseFormat(JsonValue format, const JsonLimits& limits, AnswerForm* form) {
+// Reads `response_format`, or `text.format` of the Responses API, which has the fields of
+// `json_schema` next to `type`.
+absl::Status ReadFormat(JsonValue format, bool is_flat, const JsonLimits& limits,
+                        AnswerForm* form) {
   constexpr char kTypes[] = "\"text\", \"json_object\" or \"json_schema\"";
   if (absl::Status status = format.CheckObject(); !status.ok()) return status;
   const std::optional<JsonValue> type = format.Find("type");
@@ -147,13 +133,23 @@ absl::Status ReadResponseFormat(JsonValue format, const JsonLimits& limits, Answ
   if (!type->Is("json_schema")) {
     return WithReason(type->Bad(kTypes), kUnsupportedParameter);
   }
-  const std::optional<JsonValue> named = format.Find("json_schema");
+  const std::optional<JsonValue> named = is_flat ? format : format.Find("json_schema");
   if (!named.has_value()) return format.Refuse("must have a json_schema; got none");
   if (absl::Status status = named->CheckObject(); !status.ok()) return status;
-  const std::optional<JsonValue> schema = named->Find("schema");
-  if (!schema.has_value()) return named->Refuse("must have a schema; got none");
+  // An answer needs neither the name nor `strict`, so both may be absent.
+  const std::optional<JsonValue> name = named->Find("name"), strict = named->Find("strict");
+  if (name.has_value()) {
+    if (absl::Status status = CheckName(*name); !status.ok()) return status;
+  }
+  if (strict.has_value() && !strict->Bool().ok()) return strict->Bool().status();
+  const absl::StatusOr<JsonValue> schema = named->FindNeeded("schema");
+  if (!schema.ok()) return schema.status();
   if (absl::Status status = schema->CheckObject(); !status.ok()) return status;
   return SetSchema(*schema, limits, form);
+}
+
+absl::Status ReadResponseFormat(JsonValue format, const JsonLimits& limits, AnswerForm* form) {
+  return ReadFormat(format, /*is_flat=*/false, limits, form);
 }
 
 // Reads vLLM's structured_outputs: the fields json and json_object. The field table
@@ -205,48 +201,90 @@ bool IsToolName(absl::string_view name) {
          });
 }
 
-absl::StatusOr<std::vector<Tool>> ReadTools(std::optional<JsonValue> tools,
-                                            UnknownFields* unknown) {
+absl::StatusOr<Tool> ReadFunction(JsonValue function, const char* schema) {
+  const absl::StatusOr<JsonValue> name = function.FindNeeded("name");
+  if (!name.ok()) return name.status();
+  if (absl::Status status = CheckName(*name); !status.ok()) return status;
+  Tool made{std::string(*name->Text()), function, schema};
+  JsonFields fields(function);
+  std::string description;
+  fields.Text("description", &description);
+  fields.Bool("strict", &made.strict);
+  if (!fields.status().ok()) return fields.status();
+  return made;
+}
+
+absl::StatusOr<std::vector<Tool>> ReadToolList(
+    std::optional<JsonValue> tools, size_t most,
+    absl::FunctionRef<absl::Status(JsonValue, std::vector<Tool>*)> read_tool) {
   std::vector<Tool> read;
   if (!tools.has_value()) return read;
   if (!tools->is_list()) return tools->Bad("a list of tools");
-  if (tools->size() > kMaxTools) {
-    return tools->Refuse(
-        absl::StrCat("must have at most ", kMaxTools, " tools; got ", tools->size()));
+  if (tools->size() > most) {
+    return tools->Refuse(absl::StrCat("must have at most ", most, " tools; got ", tools->size()));
   }
   std::set<std::string> names;
   for (const JsonValue one : tools->elements()) {
-    absl::StatusOr<Tool> tool = ReadTool(one, unknown);
-    if (!tool.ok()) return tool.status();
-    if (!names.insert(tool->name).second) {
-      return tool->function.Find("name")->Bad("a name that no other tool has");
+    if (absl::Status status = read_tool(one, &read); !status.ok()) return status;
+    if (!names.insert(read.back().name).second) {
+      return read.back().function.Find("name")->Bad("a name that no other tool has");
     }
-    read.push_back(*std::move(tool));
   }
   return read;
 }
 
-std::string ToolsText(const std::vector<Tool>& tools) {
+absl::StatusOr<std::vector<Tool>> ReadTools(std::optional<JsonValue> tools, UnknownFields* unknown,
+                                            ToolStyle style) {
+  return ReadToolList(tools, kMaxTools, [&](JsonValue tool, std::vector<Tool>* read) {
+    return ReadTool(tool, style, unknown, read);
+  });
+}
+
+void AppendTool(const Tool& tool, std::string* out) {
+  absl::StrAppend(out, "{\"name\": \"", tool.name, "\"");
+  for (const auto& [name, field] : {std::pair("description", tool.function.Find("description")),
+                                    std::pair("parameters", tool.parameters())}) {
+    if (!field.has_value()) continue;
+    absl::StrAppend(out, kJsonBetweenItems, "\"", name, "\"", kJsonAfterKey);
+    field->Write(out);
+  }
+  out->push_back('}');
+}
+
+std::string ToolsText(const std::vector<Tool>& tools, std::vector<size_t>* ends) {
   std::string text = kToolsIntro;
   for (size_t i = 0; i < tools.size(); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : "\n", "{\"name\": \"", tools[i].name, "\"");
-    for (const char* const name : {"description", "parameters"}) {
-      const std::optional<JsonValue> field = tools[i].function.Find(name);
-      if (!field.has_value()) continue;
-      absl::StrAppend(&text, kJsonBetweenItems, "\"", name, "\"", kJsonAfterKey);
-      field->Write(&text);
-    }
-    text.push_back('}');
+    if (i > 0) text.push_back('\n');
+    AppendTool(tools[i], &text);
+    if (ends != nullptr) ends->push_back(text.size());
   }
   return text;
 }
 
+absl::StatusOr<size_t> FindTool(JsonValue name, const std::vector<Tool>& tools) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    if (name.Is(tools[i].name)) return i;
+  }
+  return name.Bad("the name of a function in tools");
+}
+
+ToolChoice AnyOf(const std::vector<Tool>& tools) {
+  ToolChoice choice;
+  for (size_t i = 0; i < tools.size(); ++i) choice.allowed.push_back(i);
+  return choice;
+}
+
+absl::Status CheckChoice(JsonValue source, const ToolChoice& choice,
+                         const std::vector<Tool>& tools) {
+  if (choice.mode != ToolChoice::kRequired || !tools.empty()) return absl::OkStatus();
+  return source.Refuse("needs tools; got none");
+}
+
 absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
-                                          const std::vector<Tool>& tools) {
+                                          const std::vector<Tool>& tools, ToolStyle style) {
   constexpr char kForms[] =
       "auto, none, required, {\"type\": \"function\", ...} or {\"type\": \"allowed_tools\", ...}";
-  ToolChoice made;
-  for (size_t i = 0; i < tools.size(); ++i) made.allowed.push_back(i);
+  ToolChoice made = AnyOf(tools);
   if (!choice.has_value()) return made;
   absl::Status status;
   if (choice->is_string()) {
@@ -254,17 +292,15 @@ absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
   } else if (const auto type = choice->Find("type"); type.has_value() && type->Is("function")) {
     made.mode = ToolChoice::kRequired;
     made.is_named = true;
-    const absl::StatusOr<size_t> tool = ToolNamed(*choice, tools);
+    const absl::StatusOr<size_t> tool = ToolOf(*choice, tools, style);
     status = tool.status();
     if (tool.ok()) made.allowed = {*tool};
   } else if (type.has_value() && type->Is("allowed_tools")) {
-    status = ReadAllowedTools(*choice, tools, &made);
+    status = ReadAllowedTools(*choice, tools, style, &made);
   } else {
     status = choice->Bad(kForms);
   }
-  if (status.ok() && made.mode == ToolChoice::kRequired && tools.empty()) {
-    status = choice->Refuse("needs tools; got none");
-  }
+  if (status.ok()) status = CheckChoice(*choice, made, tools);
   if (!status.ok()) return status;
   return made;
 }
@@ -293,6 +329,18 @@ absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields, const JsonLimits& 
   return form;
 }
 
+absl::StatusOr<AnswerForm> ReadTextForm(std::optional<JsonValue> text, const JsonLimits& limits) {
+  AnswerForm form;
+  if (!text.has_value()) return form;
+  JsonFields fields(*text, CountsAsAbsent, kInText);
+  const std::optional<JsonValue> format = fields.Find("format");
+  absl::Status status = fields.status();
+  if (format.has_value()) status = ReadFormat(*format, /*is_flat=*/true, limits, &form);
+  if (!status.ok()) return status;
+  if (form.any_object) form.path = "text.format";
+  return form;
+}
+
 absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
                                     bool parallel, const AnswerForm& form) {
   AnswerRules rules;
@@ -301,8 +349,9 @@ absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolCh
   rules.calls.parallel = shape.parallel = strict.parallel = parallel;
   if (choice.mode != ToolChoice::kNone) {
     for (const size_t i : choice.allowed) {
-      shape.calls.push_back({tools[i].name, absl::StrCat("tools[", i, "].function.parameters"),
-                             tools[i].function.Find("parameters")});
+      shape.calls.push_back({tools[i].name,
+                             absl::StrCat(tools[i].function.Path(), ".", tools[i].schema),
+                             tools[i].parameters()});
       rules.calls.names.push_back(tools[i].name);
       if (tools[i].strict) strict.calls.push_back(shape.calls.back());
     }
@@ -329,44 +378,52 @@ absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolCh
   return rules;
 }
 
-absl::StatusOr<std::string> CallHistory::TextWithCalls(std::string text, JsonValue tool_calls) {
+absl::StatusOr<std::vector<PastCall>> ReadPastCalls(JsonValue tool_calls) {
+  std::vector<PastCall> calls;
   if (!tool_calls.is_list()) return tool_calls.Bad("a list of calls");
-  if (tool_calls.size() == 0) return text;
-  if (!EndsALine(text)) text.push_back('\n');
-  const bool is_list = tool_calls.size() > 1;
-  if (is_list) text.push_back('[');
-  bool is_first = true;
   for (const JsonValue call : tool_calls.elements()) {
-    const absl::StatusOr<JsonValue> function = FunctionOf(call);
+    const absl::StatusOr<JsonValue> function = FunctionOf(call, ToolStyle::kNested);
     if (!function.ok()) return function.status();
-    const absl::StatusOr<std::string> name = NameOf(*function);
+    const absl::StatusOr<JsonValue> name = function->FindNeeded("name");
     if (!name.ok()) return name.status();
     const std::optional<JsonValue> arguments = function->Find("arguments");
     if (arguments.has_value() && !arguments->is_string()) {
       return arguments->Bad("a string of JSON");
     }
-    if (!is_first) text.append(kJsonBetweenItems);
-    is_first = false;
-    AppendCall(*name, arguments.has_value() ? *arguments->Text() : "", &text);
-    const std::optional<JsonValue> id = call.Find("id");
-    if (!id.has_value()) return call.Refuse("must have an id; got none");
-    if (!id->is_string()) return id->Bad("a string");
-    calls_.insert_or_assign(std::string(*id->Text()), Call{*name, next_++});
+    const absl::StatusOr<JsonValue> id = call.FindNeeded("id");
+    if (!id.ok()) return id.status();
+    calls.push_back({*id, *name, arguments.has_value() ? *arguments->Text() : ""});
   }
-  if (is_list) text.push_back(']');
+  return calls;
+}
+
+absl::StatusOr<std::string> CallHistory::TextWithCalls(std::string text,
+                                                       const std::vector<PastCall>& calls) {
+  if (calls.empty()) return text;
+  if (!EndsALine(text)) text.push_back('\n');
+  if (calls.size() > 1) text.push_back('[');
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const PastCall& call = calls[i];
+    if (absl::Status status = CheckName(call.name); !status.ok()) return status;
+    if (!call.id.is_string()) return call.id.Bad("a string");
+    if (i > 0) text.append(kJsonBetweenItems);
+    AppendCall(*call.name.Text(), call.arguments, &text);
+    calls_.insert_or_assign(std::string(*call.id.Text()),
+                            Call{std::string(*call.name.Text()), next_++});
+  }
+  if (calls.size() > 1) text.push_back(']');
   return text;
 }
 
-absl::StatusOr<std::string> CallHistory::ResultText(JsonValue message, absl::string_view result,
-                                                    size_t* order) const {
-  const std::optional<JsonValue> id = message.Find("tool_call_id");
-  if (!id.has_value()) return message.Refuse("must have a tool_call_id; got none");
-  if (!id->is_string()) return id->Bad("a string");
-  const auto call = calls_.find(*id->Text());
-  if (call == calls_.end()) return id->Bad("the id of a call in an earlier assistant message");
+absl::StatusOr<std::string> CallHistory::ResultText(JsonValue id, absl::string_view result,
+                                                    bool failed, size_t* order) const {
+  if (!id.is_string()) return id.Bad("a string");
+  const auto call = calls_.find(*id.Text());
+  if (call == calls_.end()) return id.Bad("the id of a call in an earlier assistant message");
   *order = call->second.order;
   const std::string fence = FenceFor(result);
-  return absl::StrCat(call->second.name, ":\n", fence, "tool_output\n", result, "\n", fence);
+  return absl::StrCat(call->second.name, failed ? " failed:\n" : ":\n", fence, "tool_output\n",
+                      result, "\n", fence);
 }
 
 }  // namespace hearth

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,17 +32,33 @@ inline constexpr size_t kMaxToolNameBytes = 128;
 
 struct Tool {
   std::string name;
-  JsonValue function;   // object with name, description and parameters
-  bool strict = false;  // refuse keywords of the parameters that cannot be enforced
+  JsonValue function;       // object with the name, the description and the schema
+  const char* schema = "";  // name of the field of `function` that has the parameters' schema
+  bool strict = false;      // refuse keywords of the parameters that cannot be enforced
+  std::optional<JsonValue> parameters() const { return function.Find(schema); }
 };
+
+// Where a tool, a tool choice and a call have their fields: in an object `function`, as in chat
+// completions, or next to `type`, as in the Responses API.
+enum class ToolStyle : uint8_t { kNested, kFlat };
 
 // Returns whether the name matches [A-Za-z0-9_-]{1,128}.
 bool IsToolName(absl::string_view name);
 // Parses the field `tools`. Returns an empty list if the field is absent. kInvalidArgument names
 // the path of the wrong field.
-absl::StatusOr<std::vector<Tool>> ReadTools(std::optional<JsonValue> tools, UnknownFields* unknown);
-// Returns the text of the prompt that describes the tools. REQUIRES: `tools` is not empty.
-std::string ToolsText(const std::vector<Tool>& tools);
+absl::StatusOr<std::vector<Tool>> ReadTools(std::optional<JsonValue> tools, UnknownFields* unknown,
+                                            ToolStyle style = ToolStyle::kNested);
+// Parses a list of at most `most` tools. `read_tool` appends one tool.
+absl::StatusOr<std::vector<Tool>> ReadToolList(
+    std::optional<JsonValue> tools, size_t most,
+    absl::FunctionRef<absl::Status(JsonValue, std::vector<Tool>*)> read_tool);
+// Parses an object with the name, the description, the schema and `strict` of a function.
+absl::StatusOr<Tool> ReadFunction(JsonValue function, const char* schema);
+// Appends the line of the prompt that describes a tool, without a line end.
+void AppendTool(const Tool& tool, std::string* out);
+// Returns the text of the prompt that describes the tools. Appends the offset of the end of each
+// tool in the text to `ends`, unless `ends` is null. REQUIRES: `tools` is not empty.
+std::string ToolsText(const std::vector<Tool>& tools, std::vector<size_t>* ends = nullptr);
 
 struct ToolChoice {
   enum Mode : uint8_t { kAuto, kNone, kRequired };
@@ -49,10 +66,18 @@ struct ToolChoice {
   std::vector<size_t> allowed;  // ascending indexes of the tools that may be called
   bool is_named = false;        // the choice names one function: the answer has exactly one call
 };
+// Returns the choice `auto` of all tools.
+ToolChoice AnyOf(const std::vector<Tool>& tools);
+// Returns the index of the tool with this name.
+absl::StatusOr<size_t> FindTool(JsonValue name, const std::vector<Tool>& tools);
+// Refuses a choice that requires a call if there are no tools.
+absl::Status CheckChoice(JsonValue source, const ToolChoice& choice,
+                         const std::vector<Tool>& tools);
 // Parses the field `tool_choice`: "auto", "none", "required", a named function, or allowed_tools.
 // If the field is absent, the choice is auto.
 absl::StatusOr<ToolChoice> ReadToolChoice(std::optional<JsonValue> choice,
-                                          const std::vector<Tool>& tools);
+                                          const std::vector<Tool>& tools,
+                                          ToolStyle style = ToolStyle::kNested);
 
 // The required form of an answer: text, any JSON object, or JSON that obeys a schema.
 struct AnswerForm {
@@ -66,6 +91,9 @@ struct AnswerForm {
 // Parses response_format, and vLLM's structured_outputs and guided_json. A request may use only one
 // of them. `limits` apply to a schema that is given as JSON text.
 absl::StatusOr<AnswerForm> ReadAnswerForm(JsonFields* fields, const JsonLimits& limits = {});
+// Parses the field `text` of the Responses API.
+absl::StatusOr<AnswerForm> ReadTextForm(std::optional<JsonValue> text,
+                                        const JsonLimits& limits = {});
 
 // The tool calls that an answer may contain, and the grammar of the answer's text.
 struct AnswerRules {
@@ -81,6 +109,14 @@ struct AnswerRules {
 absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
                                     bool parallel, const AnswerForm& form);
 
+// A call of an earlier turn. `arguments`: JSON text; it borrows from the request.
+struct PastCall {
+  JsonValue id, name;
+  absl::string_view arguments;
+};
+// Parses the field `tool_calls` of an assistant message.
+absl::StatusOr<std::vector<PastCall>> ReadPastCalls(JsonValue tool_calls);
+
 // CallHistory: writes the calls and results of a chat's earlier turns as text of the prompt.
 //
 // Thread safety: none.
@@ -88,10 +124,11 @@ class CallHistory {
  public:
   // Returns the text of an assistant message with calls: `text`, and below it the calls in the form
   // in which the model writes them.
-  absl::StatusOr<std::string> TextWithCalls(std::string text, JsonValue tool_calls);
-  // Returns the text of a tool's result. Sets `order` to the number of the result's call in
-  // the chat, because results are sorted in the order of their calls.
-  absl::StatusOr<std::string> ResultText(JsonValue message, absl::string_view result,
+  absl::StatusOr<std::string> TextWithCalls(std::string text, const std::vector<PastCall>& calls);
+  // Returns the text of the result of the call `id`. Sets `order` to the number of the call in
+  // the chat, because results are sorted in the order of their calls. `failed`: the result is an
+  // error message.
+  absl::StatusOr<std::string> ResultText(JsonValue id, absl::string_view result, bool failed,
                                          size_t* order) const;
   // Returns the number of calls of the chat so far.
   size_t calls() const { return next_; }
@@ -101,7 +138,7 @@ class CallHistory {
     std::string name;
     size_t order = 0;
   };
-  std::map<std::string, Call, std::less<>> calls_;  // by id of a call: the last call with this id
+  std::map<std::string, Call, std::less<>> calls_;  // call id -> last call with this id
   size_t next_ = 0;                                 // number of the next call
 };
 

@@ -22,6 +22,7 @@
 #include "services/serving/server/server_runner.h"
 #include "services/serving/server/serving.h"
 #include "services/store/cache_service.h"
+#include "services/store/fleet_page.h"
 #include "services/store/segment_server.h"
 #include "services/store/shared_tier.h"
 #include "services/store/store_metrics.h"
@@ -45,6 +46,10 @@ constexpr char kExamples[] =
     "  hearth-store --listen 127.0.0.1:0 --address-file store.address   # any free port\n"
     "  hearth-store --identities-file callers.json                      # authenticate callers\n"
     "  hearth-store --data-dir '' --host-bytes 8GiB                     # RAM only, lost at exit\n";
+
+constexpr char kNoTokens[] =
+    "--show-prompt-text on: prompt text is shown to an administrator's token only; give "
+    "--identities-file with an entry that has the role admin and a token";
 
 struct StoreFlags {
   ServerFlags server;
@@ -241,10 +246,17 @@ int Main(int argc, char** argv) {
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
+  if (flags.server.show_prompt_text && !access->identities->has_admin_token()) {
+    return FailToStart(kProgram, absl::InvalidArgumentError(kNoTokens));
+  }
   Admission admission(RecordCalls(&metrics), access->identities.get());
   CacheService service(opened, &admission, kVersion,
                        flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);
-  StatusFigures status(kProgram, kVersion, StoreFigures(opened));
+  if (flags.server.show_prompt_text) service.fleet()->ShowWords();
+  metrics.AddSource([&service] { return FleetSamples(service.fleet()->Totals()); });
+  metrics.AddPage("/fleet.json", FleetPage({opened, service.fleet(), access->identities.get(),
+                                            flags.server.access.plaintext_tokens}));
+  StatusFigures status(kProgram, kVersion, StoreFigures(opened, service.fleet()));
   status.AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.Start();
   const StoreStats stats = opened->Stats();
@@ -266,7 +278,7 @@ int Main(int argc, char** argv) {
         }
       },
       &stopped);
-  metrics.Stop();  // before `status` is destroyed: pages read it
+  metrics.Stop();  // must precede the end of `status`, which pages read
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }
 

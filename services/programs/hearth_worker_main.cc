@@ -1,18 +1,23 @@
 // The program hearth-worker: serves one Gemma 3 model, with KV prefixes from a store.
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "proto/utf8.h"
+#include "services/cli/base_model.h"
 #include "services/cli/version.h"
 #include "services/inference/inference_service.h"
 #include "services/inference/worker_metrics.h"
@@ -28,6 +33,7 @@
 #include "services/serving/process.h"
 #include "services/serving/server/serving.h"
 #include "worker/engine/engine.h"
+#include "worker/kernels/targets.h"
 #include "worker/model/gguf.h"
 #include "worker/text/tokenizer_loader.h"
 
@@ -194,10 +200,20 @@ void AddHttpFlags(FlagSet* set, WorkerFlags* flags) {
                "--http-listen; their connections are not closed to make room for others");
 }
 
+// Describes the kernels that this CPU runs, for --version.
+std::string KernelsLine() {
+  std::string usable;
+  for (const KernelTarget target : UsableTargets()) {
+    absl::StrAppend(&usable, usable.empty() ? "" : ", ", KernelTargetName(target));
+  }
+  return absl::StrCat("kernels ", KernelTargetName(ChosenTarget()), " on this CPU, which runs ",
+                      usable);
+}
+
 bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   flags->server.listen = "127.0.0.1:7070";
   flags->engine.digest_cache_dir = DefaultDigestCache();
-  FlagSet set(kProgram, "HEARTH_WORKER_", kAbout, kExamples);
+  FlagSet set(kProgram, "HEARTH_WORKER_", kAbout, kExamples, KernelsLine());
   set.AddServerFlags(&flags->server);
   AddHttpFlags(&set, flags);
   AddEngineFlags(&set, flags);
@@ -274,8 +290,11 @@ absl::Status CheckStart(const WorkerFlags& flags) {
   return flags.http_listen.empty() ? absl::OkStatus() : CheckPort("http-", flags.http_listen);
 }
 
-std::vector<std::string> NotesOf(const Engine& engine, const LoadedTokenizer& tokenizer) {
+std::vector<std::string> NotesOf(const WorkerFlags& flags, const Engine& engine,
+                                 const LoadedTokenizer& tokenizer) {
   std::vector<std::string> notes = engine.config().notes;
+  const std::string base = BaseModelNote(flags.engine.model_dir);
+  if (!base.empty()) notes.push_back(base);
   for (std::string& note : engine.notes()) notes.push_back(std::move(note));
   notes.insert(notes.end(), tokenizer.notes.begin(), tokenizer.notes.end());
   return notes;
@@ -304,6 +323,10 @@ std::string NameOf(absl::string_view path) {
   return std::string(path.substr(path.rfind('/') + 1));
 }
 
+std::string ModelName(const WorkerFlags& flags) {
+  return flags.http_model.empty() ? NameOf(flags.engine.model_dir) : flags.http_model;
+}
+
 std::vector<std::string> Words(const std::string& list) {
   return absl::StrSplit(list, ',', absl::SkipWhitespace());
 }
@@ -323,7 +346,8 @@ absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
   }
   options.generator = generator;
   options.admission = admission;
-  options.model = flags.http_model.empty() ? NameOf(flags.engine.model_dir) : flags.http_model;
+  options.model = ModelName(flags);
+  options.model_note = BaseModelNote(flags.engine.model_dir);
   options.version = kVersion;
   options.origins = Words(flags.http_origins);
   auto door = OpenAiServer::Open(std::move(options));
@@ -336,8 +360,13 @@ absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
 }
 
 GeneratorOptions GenerationOf(const WorkerFlags& flags, const LoadedTokenizer& tokenizer,
-                              Metrics* metrics, WorkerStatus* status) {
+                              const StoreLink& link, Metrics* metrics, WorkerStatus* status) {
   GeneratorOptions options;
+  if (RemotePrefixCache* const cache = link.cache()) {
+    options.explain = [cache](PrefixRequest prefix, absl::Time deadline, auto done) {
+      cache->Explain(std::move(prefix), deadline, std::move(done));
+    };
+  }
   options.tokenizer = tokenizer.tokenizer.get();
   options.why_no_tokenizer = tokenizer.why_none;
   options.why_no_chats = tokenizer.why_no_chats;
@@ -350,6 +379,11 @@ GeneratorOptions GenerationOf(const WorkerFlags& flags, const LoadedTokenizer& t
     metrics->RecordGeneration("prefill", info.prefill_ms / 1e3);
     metrics->RecordGeneration("ttft", info.ttft_ms / 1e3);
     metrics->RecordGeneration("total", info.total_ms / 1e3);
+    const auto answers = static_cast<uint32_t>(info.samples.size());
+    if (info.generated_tokens > answers) {
+      metrics->RecordGeneration("token", (info.total_ms - info.ttft_ms) / 1e3 * answers /
+                                             (info.generated_tokens - answers));
+    }
     status->RecordTimes(info);
   };
   return options;
@@ -359,17 +393,45 @@ InferenceOptions InferenceOf(const WorkerFlags& flags, std::vector<std::string> 
                              const StoreLink& link) {
   InferenceOptions options;
   options.notes = std::move(notes);
-  if (RemotePrefixCache* const cache = link.cache()) {
-    options.explain = [cache](PrefixRequest prefix, absl::Time deadline, auto done) {
-      cache->Explain(std::move(prefix), deadline, std::move(done));
-    };
-  }
   options.store = flags.store;
   options.store_access = flags.store_access;
   options.reachability = link.reachability();
   options.model_dir = flags.engine.model_dir;
   options.version = kVersion;
   return options;
+}
+
+// Returns the text of the first tokens of a prompt: white space as single spaces, at most 256
+// bytes.
+std::string FirstWords(const Tokenizer& tokenizer, const std::vector<int32_t>& token_ids) {
+  std::string text = tokenizer.Decode(token_ids, /*skip_special=*/true);
+  absl::RemoveExtraAsciiWhitespace(&text);
+  size_t bytes = std::min<size_t>(text.size(), 256);
+  while (!IsUtf8Boundary(text, bytes)) --bytes;
+  text.resize(bytes);
+  return text;
+}
+
+// Returns the worker's name on its store's page: the host and the port, or, if the system chooses
+// the port, the process id.
+std::string ReportedName(const std::string& listen) {
+  char host[256] = "";
+  if (gethostname(host, sizeof(host) - 1) != 0) return listen;
+  const std::string port = listen.substr(listen.rfind(':') + 1);
+  return absl::StrCat(host,
+                      port == "0" ? absl::StrCat(" pid ", getpid()) : absl::StrCat(":", port));
+}
+
+// Reports the worker to its store, and lets it send first words if the flag is set.
+void StartReports(const WorkerFlags& flags, const Engine* engine, const Tokenizer* tokenizer,
+                  StoreLink* link) {
+  if (link->cache() == nullptr) return;
+  if (flags.server.show_prompt_text && tokenizer != nullptr) {
+    link->cache()->SendFirstWords([tokenizer](const std::vector<int32_t>& token_ids) {
+      return FirstWords(*tokenizer, token_ids);
+    });
+  }
+  link->StartReports(engine, ReportedName(flags.server.listen), ModelName(flags));
 }
 
 int Main(int argc, char** argv) {
@@ -387,7 +449,9 @@ int Main(int argc, char** argv) {
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
-  for (const std::string& note : NotesOf(**engine, *tokenizer)) Log(LogLevel::kInfo, note);
+  for (const std::string& note : NotesOf(flags, **engine, *tokenizer)) {
+    Log(LogLevel::kInfo, note);
+  }
   LogWarnings((*engine)->warnings());
   Metrics metrics("hearth_worker");
   const absl::StatusOr<ServerAccess> access =
@@ -405,19 +469,19 @@ int Main(int argc, char** argv) {
                       (*link)->reachability());
   status.figures()->AddPages(&metrics);
   if (!flags.server.metrics_listen.empty()) status.figures()->Start();
-
-  auto generator = std::make_unique<Generator>(engine->get(),
-                                               GenerationOf(flags, *tokenizer, &metrics, &status));
+  auto generator = std::make_unique<Generator>(
+      engine->get(), GenerationOf(flags, *tokenizer, **link, &metrics, &status));
   const auto grammar_stats = [&generator] { return generator->grammar_stats(); };
   metrics.AddSource([grammar_stats] { return GrammarSamples(grammar_stats()); });
   status.ShowGrammars(grammar_stats);
   InferenceService service(generator.get(), &admission,
-                           InferenceOf(flags, NotesOf(**engine, *tokenizer), **link));
+                           InferenceOf(flags, NotesOf(flags, **engine, *tokenizer), **link));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
   if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
   LogLoaded(flags, **engine, *tokenizer, absl::Now() - start);
   auto door = OpenHttp(flags, generator.get(), &admission, *access);
   if (!door.ok()) return FailToStart(kProgram, door.status());
+  StartReports(flags, engine->get(), tokenizer->tokenizer.get(), link->get());
   const absl::Status served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
@@ -432,12 +496,11 @@ int Main(int argc, char** argv) {
         if (*door != nullptr) (*door)->Drain();
       });
   door->reset();
-  metrics.Stop();  // before the engine and the link are destroyed: sources read them
+  metrics.Stop();  // must precede the end of the engine and the link, which its sources read
   status.figures()->Stop();
-  generator.reset();  // before the engine is destroyed: jobs of the generator use it
-  // Publishes that the drain did not wait for still use the link, so the engine is destroyed before
-  // the link.
-  engine->reset();
+  (*link)->StopReports();
+  generator.reset();  // must precede the end of the engine, which the generator's jobs use
+  engine->reset();    // must precede the end of the link, which unfinished publishes still use
   return served.ok() ? 0 : FailToStart(kProgram, served);
 }
 

@@ -13,6 +13,7 @@
 #include "cache_store/memory/cuda_memory.h"
 #include "services/cli/version.h"
 #include "services/inference/worker_metrics.h"
+#include "services/inference/worker_status.h"
 #include "services/rpc/transport_options.h"
 #include "services/serving/access/connection_tracker.h"
 #include "services/serving/logging.h"
@@ -23,6 +24,8 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kReachabilityPeriod = absl::Seconds(1);
+constexpr absl::Duration kConnectingPeriod = absl::Milliseconds(20);  // while the state is brief
+constexpr absl::Duration kMapTimeout = absl::Seconds(2);
 
 std::optional<int> CudaIndex(absl::string_view device) {
   int index = 0;
@@ -106,14 +109,17 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   add_adapters();
   link->reachability_ = std::make_unique<Reachability>("store", spec);
   link->reachability_check_ = std::make_unique<RepeatingThread>(
-      [channel = *channel, reachability = link->reachability_.get()] {
+      [channel = *channel, reachability = link->reachability_.get(), cache = link->cache_.get(),
+       is_mapped = false]() mutable {
         // GetState makes an idle channel connect. States other than these two are short.
         const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
         const bool is_lost = state == GRPC_CHANNEL_TRANSIENT_FAILURE;
-        if (is_lost || state == GRPC_CHANNEL_READY) {
-          reachability->Note(!is_lost, "the connection fails");
-        }
-        return kReachabilityPeriod;
+        const bool is_ready = state == GRPC_CHANNEL_READY;
+        if (is_lost || is_ready) reachability->Note(!is_lost, "the connection fails");
+        // After a lost connection, the store may be another one.
+        if (is_ready && !is_mapped) cache->MapMemory(kMapTimeout);
+        is_mapped = is_ready;
+        return is_lost || is_ready ? kReachabilityPeriod : kConnectingPeriod;
       });
   return link;
 }
@@ -130,6 +136,34 @@ void StoreLink::AddMetrics(Metrics* metrics) const {
   if (embedded_ == nullptr) return;
   metrics->AddSource([this] { return StoreSamples(embedded_->store->Stats()); });
   metrics->AddHistograms([this] { return StoreHistograms(embedded_->store->Stats()); });
+}
+
+void StoreLink::StartReports(const Engine* engine, const std::string& name,
+                             const std::string& model) {
+  if (cache_ == nullptr || embedded_ != nullptr) return;
+  v1::ReportRequest names;
+  names.set_name(name);
+  names.set_version(kVersion);
+  names.set_device(engine->device());
+  const auto add = [&](const std::string& served, const Fingerprint& fingerprint) {
+    v1::ServedModel* const added = names.add_models();
+    added->set_name(served);
+    added->set_fingerprint_digest(std::string(DigestBytes(fingerprint.digest())));
+  };
+  add(model, engine->fingerprint());
+  for (const AdapterInfo& adapter : engine->adapters()) {
+    add(absl::StrCat(model, " + ", adapter.name), adapter.fingerprint);
+  }
+  reporter_ = std::make_unique<StoreReporter>(
+      std::move(names), [engine](v1::ReportRequest* report) { FillReport(*engine, report); },
+      [this](const v1::ReportRequest& report, absl::Duration timeout) {
+        return cache_->Report(report, timeout);
+      });
+  reporter_->Start();
+}
+
+void StoreLink::StopReports() {
+  if (reporter_ != nullptr) reporter_->Stop();
 }
 
 void StoreLink::Flush(absl::Time deadline) const {

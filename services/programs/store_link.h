@@ -16,6 +16,7 @@
 #include "cache_store/store/tiered_store.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/remote_prefix_cache.h"
+#include "services/inference/store_reporter.h"
 #include "services/rpc/client_access.h"
 #include "services/serving/access/identity.h"
 #include "services/serving/calls/admission.h"
@@ -46,6 +47,11 @@ class StoreLink {
   // Returns whether a store over gRPC is reached; null for any other store.
   const Reachability* reachability() const { return reachability_.get(); }
   void AddMetrics(Metrics* metrics) const;
+  // Reports `engine` to a store in another process every few seconds, under a name for people, with
+  // the model's name and those of its adapters. Call once.
+  void StartReports(const Engine* engine, const std::string& name, const std::string& model);
+  // Ends the reports. Call before the engine is destroyed.
+  void StopReports();
   // Waits until an embedded store has written its pending entries to disk, at most until
   // `deadline`.
   void Flush(absl::Time deadline) const;
@@ -56,9 +62,11 @@ class StoreLink {
 
   CacheCounters counters_;
   std::unique_ptr<Reachability> reachability_;
-  std::unique_ptr<RepeatingThread> reachability_check_;  // its thread updates reachability_
   std::unique_ptr<Embedded> embedded_;
   std::unique_ptr<RemotePrefixCache> cache_;  // destroyed before the store that it calls
+  // Its thread updates reachability_ and calls cache_.
+  std::unique_ptr<RepeatingThread> reachability_check_;
+  std::unique_ptr<StoreReporter> reporter_;
 };
 
 }  // namespace hearth

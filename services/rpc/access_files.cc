@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include <memory>
 #include <utility>
@@ -134,6 +135,29 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files) {
     texts.authority = *std::move(authority);
   }
   return texts;
+}
+
+std::vector<std::string> CertificateNames(const X509* certificate) {
+  std::vector<std::string> names;
+  const auto add = [&names](const ASN1_STRING* name) {
+    unsigned char* utf8 = nullptr;
+    const int bytes = ASN1_STRING_to_UTF8(&utf8, name);
+    if (bytes < 0) return;
+    names.emplace_back(reinterpret_cast<const char*>(utf8), bytes);
+    OPENSSL_free(utf8);
+  };
+  const X509_NAME* const subject = X509_get_subject_name(certificate);
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  if (at >= 0) add(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  auto* const others = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(others); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(others, i);
+    if (name->type == GEN_DNS) add(name->d.dNSName);
+    if (name->type == GEN_URI) add(name->d.uniformResourceIdentifier);
+  }
+  GENERAL_NAMES_free(others);
+  return names;
 }
 
 std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time now) {

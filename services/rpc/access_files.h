@@ -6,6 +6,8 @@
 #ifndef HEARTH_SERVICES_RPC_ACCESS_FILES_H_
 #define HEARTH_SERVICES_RPC_ACCESS_FILES_H_
 
+#include <openssl/x509.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +47,9 @@ struct TlsTexts {
 
 // Reads and checks the files. kNotFound or kInvalidArgument names the flag and the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
+
+// Returns the common name of a certificate, then its alternative names of DNS and URI.
+std::vector<std::string> CertificateNames(const X509* certificate);
 
 // Returns a warning if the certificate is not valid yet, expired, or expires soon; else nullopt.
 std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time now);

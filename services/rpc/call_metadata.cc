@@ -5,6 +5,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "proto/plain_name.h"
+#include "services/rpc/trace_span.h"
 
 namespace hearth {
 
@@ -27,10 +28,13 @@ std::string RequestIdFrom(absl::string_view sent) {
   return is_taken ? std::string(sent) : NewRequestId();
 }
 
-std::string RequestIdOf(const grpc::ServerContextBase& context) {
-  const auto sent = context.client_metadata().find(kRequestIdKey);
-  if (sent == context.client_metadata().end()) return NewRequestId();
-  return RequestIdFrom({sent->second.data(), sent->second.size()});
+CallIds CallIdsOf(const grpc::ServerContextBase& context) {
+  const auto sent = [&metadata = context.client_metadata()](const char* key) -> absl::string_view {
+    const auto at = metadata.find(key);
+    if (at == metadata.end()) return "";
+    return {at->second.data(), at->second.size()};
+  };
+  return {RequestIdFrom(sent(kRequestIdKey)), std::string(sent(kTraceparentKey))};
 }
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// The metadata of a call: the request id, which connects the log lines of client, worker and store,
-// and the caller's token.
+// The metadata of a call: the request id and the trace, which connect the log lines of client,
+// worker and store, and the caller's token.
 //
 // gRPC aborts the process if a value has a byte that HTTP/2 does not allow, so values are checked
 // before they are sent. Thread safety: pure functions apart from random numbers and the `context`
@@ -29,7 +29,13 @@ void SendRequestId(const std::string& id, grpc::ClientContext* context);
 bool IsTokenText(absl::string_view text);
 // Returns `sent` if it has only letters, digits, '-', '_', '.' and is not too long, else a new id.
 std::string RequestIdFrom(absl::string_view sent);
-std::string RequestIdOf(const grpc::ServerContextBase& context);
+
+// The ids that a caller sends to connect log lines.
+struct CallIds {
+  std::string request_id;
+  std::string traceparent;  // empty: none was sent; otherwise not yet validated
+};
+CallIds CallIdsOf(const grpc::ServerContextBase& context);
 
 }  // namespace hearth
 

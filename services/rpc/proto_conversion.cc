@@ -143,6 +143,16 @@ absl::Status UnknownValue(const char* field, int value, int last) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": must be 0 to ", last, "; got ", value));
 }
 
+std::string WhyUnusable(const v1::BoundaryInfo& boundary) {
+  if (boundary.usable()) return "";
+  // The last window of tokens was never stored for the local layers: the store keeps it only at
+  // boundaries that a request marked as worth keeping.
+  if (boundary.reason_code() == "tail_gone" && boundary.removed_by().empty()) {
+    return "not kept: no request asked for this boundary";
+  }
+  return boundary.reason();
+}
+
 absl::Status CheckMessageBytes(size_t bytes) {
   if (bytes <= kMaxMessageBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -51,6 +51,9 @@ absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto);
 // Returns the index of a slice in its object: the index of `layer` in `group_layers`; -1 if absent.
 int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
 
+// Returns why a boundary of Explain cannot be used, as text for people; empty if it can be used.
+std::string WhyUnusable(const v1::BoundaryInfo& boundary);
+
 absl::Status CheckMessageBytes(size_t bytes);
 // Returns kInvalidArgument for an enum field whose number is not one of the enum's values.
 absl::Status UnknownValue(const char* field, int value, int last);

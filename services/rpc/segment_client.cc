@@ -39,6 +39,7 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
     return layout.status();
   }
   std::shared_ptr<MappedSegment> segment(new MappedSegment(*layout));
+  assert(layout->file_bytes() <= bytes);
   segment->mapping_ = static_cast<const std::byte*>(mapping);
   if (import != nullptr) {
     if (!layout->device.has_value()) {
@@ -75,6 +76,7 @@ absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to, Slice
                                  absl::FunctionRef<void()> between) const {
   assert(!layout_.device.has_value());
   if (absl::Status status = Check(range); !status.ok()) return status;
+  assert(range.offset + range.bytes <= layout_.data_bytes);
   hasher->AddCopy(to, At(range), range.bytes);
   between();
   return Check(range);

@@ -82,12 +82,14 @@ grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const v
   end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(piece.size()), end);
   const size_t field_bytes = static_cast<size_t>(end - fields);
 
+  assert(field_bytes <= sizeof(fields));
   uint8_t front[kMaxHeaderBytes + 6];
   end = CodedOutputStream::WriteTagToArray(kSliceTag, front);
   end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(field_bytes + piece.size()),
                                                 end);
   std::memcpy(end, fields, field_bytes);
   end += field_bytes;
+  assert(static_cast<size_t>(end - front) <= sizeof(front));
   const grpc::Slice slices[2] = {
       grpc::Slice(front, static_cast<size_t>(end - front)),
       // const_cast: gRPC only reads the bytes

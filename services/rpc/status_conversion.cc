@@ -2,8 +2,10 @@
 
 #include <grpcpp/server_context.h>
 
+#include <algorithm>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "proto/error_details.pb.h"
@@ -20,8 +22,33 @@ bool IsCall(absl::string_view word) {
   return word == "publish" || word == "message" || word == "explain";
 }
 
-bool IsNameCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
+
+// Returns the length of the path at the beginning of `message`. Paths in a schema have names of the
+// client: "tools[0].function.parameters.$defs.F[\"a b\"]". Only names that follow a "." may have
+// capitals, "$" and "-", so that the first word of a sentence is no path.
+size_t PathLength(absl::string_view message) {
+  bool is_inner = false;
+  size_t end = 0;
+  while (end < message.size()) {
+    const char c = message[end];
+    if (absl::StartsWith(message.substr(end), "[\"")) {  // up to the next quote without a backslash
+      size_t quote = end + 2;
+      while (quote < message.size() && message[quote] != '"')
+        quote += message[quote] == '\\' ? 2 : 1;
+      if (!absl::StartsWith(message.substr(std::min(quote, message.size())), "\"]")) break;
+      end = quote + 2;
+      continue;
+    }
+    is_inner = is_inner || c == '.';
+    const bool is_name = IsLower(c) || absl::ascii_isdigit(static_cast<unsigned char>(c)) ||
+                         c == '_' || c == '.' || c == '[' || c == ']';
+    const bool is_inner_name =
+        is_inner && (absl::ascii_isupper(static_cast<unsigned char>(c)) || c == '$' || c == '-');
+    if (!is_name && !is_inner_name) break;
+    ++end;
+  }
+  return end;
 }
 
 // Returns a google.rpc.Status with a BadRequest, which clients of every language can read.
@@ -43,13 +70,9 @@ std::string BadRequestDetails(absl::string_view field, const std::string& messag
 }  // namespace
 
 absl::string_view FieldOf(absl::string_view message) {
-  size_t end = 0;
-  for (; end < message.size(); ++end) {
-    const char c = message[end];
-    if (!IsNameCharacter(c) && c != '.' && c != '[' && c != ']') break;
-  }
+  const size_t end = PathLength(message);
   const absl::string_view path = message.substr(0, end), rest = message.substr(end);
-  if (path.empty() || path[0] < 'a' || path[0] > 'z' || IsCall(path)) return "";
+  if (path.empty() || !IsLower(path[0]) || IsCall(path)) return "";
   if (absl::StartsWith(rest, ": ")) return path;
   // If the message goes on with " is " or " has ", its first word is a field only if it cannot be a
   // word of a sentence.

@@ -92,9 +92,11 @@ std::string FormatByteSize(uint64_t bytes) {
 }
 
 FlagSet::FlagSet(const std::string& program, const std::string& environment,
-                 const std::string& about, const std::string& examples)
+                 const std::string& about, const std::string& examples,
+                 const std::string& built_with)
     : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {
-  app_->set_version_flag("--version", std::string(kVersion));
+  app_->set_version_flag("--version",
+                         absl::StrCat(kVersionText, built_with.empty() ? "" : "\n", built_with));
   app_->set_config("--config", "", "Read flags from this TOML or INI file")
       ->envname(environment + "CONFIG")
       ->check(
@@ -195,6 +197,9 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
   AddText("metrics-hosts", &flags->metrics_hosts,
           "Comma-separated names by which callers reach the metrics, in addition to localhost, IP "
           "addresses and the name in --metrics-listen; *: all");
+  AddChoice("show-prompt-text", &flags->show_prompt_text, {"off", "on"},
+            "If on at a worker and at its store, the store's status page shows the first words of "
+            "prompts to administrators. They are kept in RAM only");
   AddChoice("log-level", &flags->log_level, {"debug", "info", "warning", "error"},
             "Lowest level of the log lines written to stderr");
   AddChoice("log-format", &flags->log_format, {"text", "json"},

@@ -45,6 +45,7 @@ struct ServerFlags {
   std::string metrics_listen;
   std::string metrics_address_file;
   std::string metrics_hosts;  // comma-separated host names
+  bool show_prompt_text = false;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   absl::Duration drain_timeout = absl::Seconds(60);
@@ -58,9 +59,10 @@ struct ServerFlags {
 class FlagSet {
  public:
   // `program`: its name, "hearth-store". `environment`: prefix of the variables, "HEARTH_STORE_".
-  // `examples`: text at the end of the help.
+  // `examples`: text at the end of the help. `built_with`: a line that --version prints after the
+  // version and the commit.
   FlagSet(const std::string& program, const std::string& environment, const std::string& about,
-          const std::string& examples);
+          const std::string& examples, const std::string& built_with = "");
   ~FlagSet();
 
   void AddText(const std::string& name, std::string* value, const std::string& help);

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "services/serving/canonical_json.h"
@@ -105,6 +106,7 @@ struct JsonNodes {
   }
   absl::string_view TextOf(uint32_t at) const {
     assert(nodes[at].type == Type::kString);
+    assert(nodes[at].text + nodes[at].size <= text.size());
     return {text.data() + nodes[at].text, nodes[at].size};
   }
   // The layout of the text that WriteTo writes.
@@ -123,6 +125,7 @@ std::string JsonNodes::PathOf(uint32_t at) const {
   std::string path;
   for (uint32_t outer = 0; outer != at;) {
     if (path.size() > kMaxQuotedBytes) return path + "...";
+    assert(outer < at && is_container(outer));
     const bool is_object = nodes[outer].type == Type::kObject;
     uint32_t item = outer + 1;
     size_t before = 0;
@@ -279,6 +282,7 @@ class NodeBuilder {
   }
   bool Open(NodeType type);
   bool Close() {
+    assert(!open_.empty() && made_->is_container(open_.back()));
     made_->nodes[open_.back()].end = made_->nodes.size();
     open_.pop_back();
     return true;
@@ -305,6 +309,7 @@ bool NodeBuilder::AddNode(NodeType type) {
     if (!Hold(more * sizeof(Node))) return false;
     nodes.reserve(nodes.size() + more);
   }
+  assert(nodes.size() < nodes.capacity());  // limits_.hold has counted the memory
   nodes.emplace_back();
   nodes.back().type = type;
   nodes.back().number = 0;
@@ -320,6 +325,7 @@ bool NodeBuilder::AddText(const Text& value) {
     if (!Hold(more)) return false;
     text.reserve(text.size() + more);
   }
+  assert(text.size() + value.size() <= text.capacity());
   made_->nodes.back().text = text.size();
   made_->nodes.back().size = static_cast<uint32_t>(value.size());
   text.insert(text.end(), value.begin(), value.end());
@@ -340,6 +346,7 @@ bool NodeBuilder::Open(NodeType type) {
 }
 
 bool NodeBuilder::key(const Text& value) {
+  assert(!open_.empty() && made_->nodes[open_.back()].type == NodeType::kObject);
   if (made_->nodes[open_.back()].size >= limits_.keys) {
     return Fail(absl::StrCat("must have at most ", limits_.keys, " keys; got more"));
   }
@@ -353,6 +360,7 @@ bool NodeBuilder::HasUniqueKeys() {
   for (uint32_t at = object + 1; at < made_->nodes.size(); at = made_->EndOf(at + 1)) {
     keys_.push_back(made_->TextOf(at));
   }
+  assert(keys_.size() == made_->nodes[object].size);
   std::sort(keys_.begin(), keys_.end());
   const auto twin = std::adjacent_find(keys_.begin(), keys_.end());
   if (twin == keys_.end()) return true;
@@ -396,6 +404,7 @@ absl::StatusOr<JsonDocument> JsonDocument::Parse(absl::string_view text, absl::s
     assert(!builder.status().ok());
     return builder.status();
   }
+  assert(!made->nodes.empty() && made->EndOf(0) == made->nodes.size());
   return JsonDocument(std::move(made));
 }
 
@@ -485,6 +494,13 @@ std::optional<JsonValue> JsonValue::Find(absl::string_view name) const {
     return field;
   }
   return std::nullopt;
+}
+
+absl::StatusOr<JsonValue> JsonValue::FindNeeded(absl::string_view name) const {
+  const std::optional<JsonValue> field = Find(name);
+  if (field.has_value()) return *field;
+  const bool is_vowel = absl::StrContains("aeiou", name.substr(0, 1));
+  return Refuse(absl::StrCat("must have ", is_vowel ? "an " : "a ", name, "; got none"));
 }
 
 absl::string_view JsonValue::name() const { return nodes_->TextOf(at_ - 1); }

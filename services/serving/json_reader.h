@@ -69,6 +69,8 @@ class JsonValue {
 
   // Returns the field of an object; nullopt if absent, null, or if the value is not an object.
   std::optional<JsonValue> Find(absl::string_view name) const;
+  // As Find. If there is no such field: the error "PATH: must have a NAME; got none".
+  absl::StatusOr<JsonValue> FindNeeded(absl::string_view name) const;
 
   class Range;
   Range elements() const;  // empty unless the value is a list
@@ -155,9 +157,9 @@ class JsonDocument {
 class JsonFields {
  public:
   // Whether a value counts as absent. `place`: the number that the JsonFields got for its object.
-  using IsAbsent = bool (*)(uint16_t place, absl::string_view name, JsonValue value);
+  using IsAbsent = bool (*)(uint64_t place, absl::string_view name, JsonValue value);
 
-  explicit JsonFields(JsonValue object, IsAbsent is_absent = nullptr, uint16_t place = 0)
+  explicit JsonFields(JsonValue object, IsAbsent is_absent = nullptr, uint64_t place = 0)
       : object_(object), is_absent_(is_absent), place_(place), status_(object.CheckObject()) {}
 
   // Reads a field into *to. Returns true if the field is present and valid.
@@ -182,7 +184,7 @@ class JsonFields {
 
   const JsonValue object_;
   const IsAbsent is_absent_;
-  const uint16_t place_;
+  const uint64_t place_;
   absl::Status status_;
 };
 

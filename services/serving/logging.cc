@@ -46,8 +46,8 @@ Json NumberOf(const std::string& text) {
   return number.is_discarded() ? Json() : number;
 }
 
-// gRPC's own log lines name sockets and source files, so only its errors are logged at debug. But a
-// failed TLS handshake is reported nowhere else.
+// gRPC's own log lines name sockets and source files, so only its errors are logged, and those at
+// debug. A failed TLS handshake is logged as a warning, as nothing else reports it.
 void LogGrpc(gpr_log_func_args* line) {
   static LogRate& rate = *new LogRate();
   const std::string failure = HandshakeFailure(line->file, line->message);

@@ -19,6 +19,10 @@ namespace {
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300};
 
+constexpr char kGenerationHelp[] =
+    "Duration of a generation, by part: queue, fetch, prefill, ttft, total; token: mean time "
+    "between its tokens.";
+
 // Memory for all connections of the metrics port. A page is about 100 KiB.
 constexpr uint64_t kBudgetBytes = uint64_t{8} << 20;
 
@@ -58,6 +62,13 @@ void AddHistogram(const HistogramSample& sample, prometheus::ClientMetric::Histo
   histogram->sample_sum = sample.sum;
 }
 
+void Refuse(const absl::Status& why, HttpAnswer* answer) {
+  HttpHeaders headers = PageHeaders("text/plain");
+  const bool is_unknown = absl::IsUnauthenticated(why);
+  if (is_unknown) headers.emplace_back("WWW-Authenticate", "Bearer");
+  answer->Send(is_unknown ? 401 : 403, headers, absl::StrCat(why.message(), "\n"));
+}
+
 }  // namespace
 
 struct Metrics::Rep {
@@ -67,6 +78,10 @@ struct Metrics::Rep {
     }
     const auto page = pages.find(request.path);
     if (page == pages.end()) return answer->Send(404, PageHeaders("text/plain"), "no such page\n");
+    if (page->second.check != nullptr) {
+      const absl::Status status = page->second.check(request);
+      if (!status.ok()) return Refuse(status, answer);
+    }
     answer->Send(200, PageHeaders(page->second.content_type), page->second.make());
   }
 
@@ -84,11 +99,10 @@ Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
                      .Name(prefix + "_rpc_seconds")
                      .Help("Duration of finished RPCs, by method and status code.")
                      .Register(rep_->registry);
-  rep_->generations =
-      &prometheus::BuildHistogram()
-           .Name(prefix + "_generation_seconds")
-           .Help("Duration of a generation, by part: queue, fetch, prefill, ttft, total.")
-           .Register(rep_->registry);
+  rep_->generations = &prometheus::BuildHistogram()
+                           .Name(prefix + "_generation_seconds")
+                           .Help(kGenerationHelp)
+                           .Register(rep_->registry);
 }
 
 Metrics::~Metrics() = default;

@@ -20,6 +20,8 @@
 
 namespace hearth {
 
+struct HttpRequest;
+
 using MetricLabels = std::map<std::string, std::string>;
 
 // One value of a metric, with labels. Names of counters end in _total.
@@ -55,6 +57,9 @@ using MetricSource = std::function<std::vector<MetricSample>()>;
 struct HttpPage {
   std::string content_type;
   std::function<std::string()> make;
+  // Decides whether a caller gets the page; an error is the answer: 401 for kUnauthenticated, else
+  // 403. Null: everyone gets it.
+  std::function<absl::Status(const HttpRequest& request)> check = nullptr;
 };
 
 class Metrics {

@@ -205,4 +205,20 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   return absl::OkStatus();
 }
 
+grpc::ServerUnaryReactor* CacheService::Report(Context* context, const Bytes* request,
+                                               Bytes* response) {
+  const auto admit = [this](const Identity& caller, const Bytes& bytes, LateAnswer*,
+                            FairPool::Job job) -> absl::Status {
+    if (absl::Status small = CheckSmall<v1::ReportRequest>(bytes); !small.ok()) return small;
+    return short_calls_.Submit(caller.ShareName(), bytes.Length(), std::move(job));
+  };
+  const auto work = [this, context](const Identity& caller, const v1::ReportRequest& report,
+                                    v1::ReportResponse* made) {
+    made->set_shows_prompt_text(fleet_.shows_words());
+    return fleet_.Take(report, caller, context->peer());
+  };
+  return AnswerOnPool<v1::ReportRequest, v1::ReportResponse>(admission_, "Report", context, request,
+                                                             response, admit, work);
+}
+
 }  // namespace hearth

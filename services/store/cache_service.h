@@ -23,6 +23,7 @@
 #include "services/serving/access/identity.h"
 #include "services/serving/calls/admission.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/store/fleet_table.h"
 #include "services/store/store_calls.h"
 
 namespace hearth {
@@ -66,7 +67,8 @@ using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
                     v1::CacheStore::WithRawCallbackMethod_List<
                         v1::CacheStore::WithRawCallbackMethod_Quarantine<
                             v1::CacheStore::WithRawCallbackMethod_Stats<
-                                v1::CacheStore::Service>>>>>>>>>>>;
+                                v1::CacheStore::WithRawCallbackMethod_Report<
+                                    v1::CacheStore::Service>>>>>>>>>>>>;
 
 class CacheService final : public CacheServiceBase {
  public:
@@ -78,6 +80,7 @@ class CacheService final : public CacheServiceBase {
   TieredStore* store() const { return store_; }
   Admission* admission() const { return admission_; }
   const SharedMemoryOffer& offer() const { return offer_; }
+  FleetTable* fleet() { return &fleet_; }
   FairPool* lookups() { return &lookups_; }  // pool for computing keys
   FairPool* short_calls() { return &short_calls_; }
   Executor* readers() { return &readers_; }
@@ -106,6 +109,8 @@ class CacheService final : public CacheServiceBase {
   grpc::ServerUnaryReactor* Unpin(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerUnaryReactor* Drop(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerUnaryReactor* Stats(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Report(Context* context, const Bytes* request,
+                                   Bytes* response) override;
 
  private:
   template <typename Request, typename Response>
@@ -128,6 +133,7 @@ class CacheService final : public CacheServiceBase {
   const std::string version_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
+  FleetTable fleet_;
   FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};

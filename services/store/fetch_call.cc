@@ -27,7 +27,7 @@
 namespace hearth {
 namespace {
 
-// While one message is written, this many more may wait.
+// The next message is read only while at most this many messages wait to be written.
 constexpr size_t kReadAhead = 1;
 
 // FetchCall: one Fetch stream of the store, from the plan to the last slice. It copies no bytes.
@@ -35,9 +35,10 @@ constexpr size_t kReadAhead = 1;
 // The lookup runs on a pool. The messages point into the tier's own memory. While one message is
 // being sent, the next message is read and verified. Reads from disk run on an executor, so that no
 // thread of gRPC blocks. Invariants: (1) at most one write and one read are in progress, so at most
-// kReadAhead + 1 slices are held; (2) pieces are sent in the order of SliceOrder; (3) shared memory
-// is held until the caller cancels, leaves, or its lease expires; the lease begins when the ranges
-// are given; (4) a call whose caller does not keep its pace (admission.h) is cancelled.
+// kReadAhead + 2 slices are held: the slice that is written, those that wait, and the slice that is
+// read; (2) pieces are sent in the order of SliceOrder; (3) shared memory is held until the caller
+// cancels, leaves, or its lease expires; the lease begins when the ranges are given; (4) a call
+// whose caller does not keep its pace (admission.h) is cancelled.
 class FetchCall final : public StreamCall {
  public:
   FetchCall(CacheService* service, grpc::CallbackServerContext* context)
@@ -49,7 +50,7 @@ class FetchCall final : public StreamCall {
  private:
   enum class Stage {
     kReading,  // a lookup or a read is in progress, and holds the call
-    kPaused,   // kReadAhead messages wait, so reading pauses
+    kPaused,   // more than kReadAhead messages wait, so reading pauses
     kAllRead,
     kLeasing,  // everything was sent; the caller still reads shared memory
   };
@@ -96,8 +97,8 @@ bool IsMapped(const SegmentId& id, const std::string& socket, const std::string&
   return false;
 }
 
-// Removes the slices that are in shared memory from `order`, the stream, and adds their ranges to
-// the plan.
+// Removes the slices that are in shared memory from `order`, so that they are not streamed, and
+// adds their ranges to the plan.
 void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<SliceRef>* order,
            v1::FetchPlan* plan) {
   v1::SharedSlices* shared = plan->mutable_shared();
@@ -114,12 +115,13 @@ void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<Sl
     shared->add_generations(range->generation);
   }
   shared->set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(offer.lease)));
+  assert(static_cast<size_t>(shared->objects_size()) + streamed.size() == order->size());
   *order = std::move(streamed);
 }
 
-// Removes objects with a copy in the gpu tier from `order`, the stream, and adds their ranges to
-// the plan. A remainder stays in the stream too, because the caller needs its bytes in RAM to
-// continue.
+// Removes objects with a copy in the gpu tier from `order`, so that they are not streamed, and adds
+// their ranges to the plan. A remainder is streamed too, because the caller needs its bytes in RAM
+// to continue.
 void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   const LookupPlan& stored = session->plan();
   std::vector<bool> streamed(stored.objects.size(), true);
@@ -137,9 +139,9 @@ void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::Fetc
                order->end());
 }
 
-// Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`. If the
-// caller has not mapped the memory, offers it. Returns true if ranges were given; they are valid
-// until the session ends.
+// Moves slices in memory that the caller has mapped from `order` to `plan`, so that they are not
+// streamed. If the caller has not mapped the memory, offers it. Returns true if ranges were given;
+// they are valid until the session ends.
 bool ShareMapped(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
                  FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   if (request.has_device_segment_id() &&
@@ -220,6 +222,10 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
   session_ = *std::move(session);
   const LookupPlan& plan = session_->plan();
   NotePlan(parsed, plan, call()->note());
+  if (plan.usable_tokens > 0) {
+    service_->fleet()->NoteWords(caller, plan.fingerprint.digest(), plan.token_ids,
+                                 parsed.first_words());
+  }
   PlanToProto(plan, message->mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // Only trusted callers may map the shared memory, because it holds data of every tenant.
@@ -287,6 +293,7 @@ bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
 
 void FetchCall::BeforeFinish() {
   mutex_.AssertHeld();
+  assert(ended());
   lease_.Cancel();
   slice_ = SliceView();
   session_.reset();  // releases the objects of the plan
@@ -348,6 +355,7 @@ absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
   }
   const auto piece = slice_.bytes.subspan(offset_, kMaxSlicePieceBytes);
   grpc::ByteBuffer message = SliceMessage({ref.object, ref.layer, offset_}, slice_.owner, piece);
+  assert(!piece.empty());  // an empty piece would be sent again and again
   offset_ += piece.size();
   if (offset_ == slice_.bytes.size()) {
     slice_ = SliceView();

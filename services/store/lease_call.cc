@@ -138,7 +138,7 @@ void LeaseCall::AskLater() {
   }
   const auto ask = [self = Shared(this)] { self->Ask(); };
   if (service_->lookups()->Submit(share_name_, request_bytes_, ask).ok()) return;
-  Take(ClaimDecision());  // the pool is full: the caller computes without a lease
+  Take(ClaimDecision());  // too many lookups wait: the caller computes without a lease
 }
 
 void LeaseCall::Ask() {
@@ -171,6 +171,7 @@ void LeaseCall::Take(ClaimDecision turn) {
     if (ended()) return;
     std::swap(turn_, turn);
     again = turn_.role == ClaimRole::kWait && ask_again_;
+    assert((turn_.role == ClaimRole::kNone) == (turn_.ticket.use_count() == 0));
     if (turn_.role != ClaimRole::kWait || !std::exchange(waited_, true)) Answer();
     if (turn_.role == ClaimRole::kNone) EndLocked(absl::OkStatus());
     if (!ended() && !again) SetAlarm(turn_.until);

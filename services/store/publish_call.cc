@@ -50,8 +50,8 @@ class PublishCall final : public UploadCall<UploadStream> {
  private:
   absl::Status OnUploadEnd() override {
     return absl::CancelledError(assembler_.has_value()
-                                    ? "publish: the stream ended before its commit"
-                                    : "publish: the stream ended before its begin");
+                                    ? "publish: the client ended the stream before it sent commit"
+                                    : "publish: the client ended the stream before it sent begin");
   }
 
   absl::Status OnMessage() override {
@@ -106,6 +106,8 @@ class PublishCall final : public UploadCall<UploadStream> {
     absl::StatusOr<std::unique_ptr<PublishSession>> session = service_->store()->Publish(*spec);
     if (!session.ok()) return session.status();
     session_ = *std::move(session);
+    service_->fleet()->NoteWords(caller_, spec->fingerprint.digest(), spec->token_ids,
+                                 begin.first_words());
     call_->note()->tenant = spec->tenant;
     call_->note()->tokens = spec->token_ids.size();
     assembler_.emplace(*spec, *layout, session_.get());

@@ -79,6 +79,7 @@ absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_
                                                    "); expected offset ", placed_bytes_,
                                                    " in a slice of ", open_bytes_, " bytes"));
   }
+  assert(buffer_ != nullptr && placed_bytes_ + bytes <= open_bytes_);
   pending_bytes_ = bytes;
   return buffer_.get() + placed_bytes_;
 }

@@ -101,4 +101,22 @@ std::vector<HistogramSample> StoreHistograms(const StoreStats& stats) {
   return samples;
 }
 
+std::vector<MetricSample> FleetSamples(const FleetTotals& fleet) {
+  return {
+      MetricSample::Gauge("hearth_store_workers", "Workers that reported in the last 16 seconds.",
+                          fleet.workers),
+      MetricSample::Count("hearth_store_unasked_tokens_total",
+                          "Prompt tokens of requests that made no lookup, as workers report.",
+                          fleet.unasked_tokens),
+      MetricSample::Count("hearth_store_unasked_held_tokens_total",
+                          "Prompt tokens that workers restored from their own memory and that no "
+                          "lookup counted, as workers report.",
+                          fleet.unasked_held_tokens),
+      MetricSample::Count("hearth_store_unasked_saved_us_total",
+                          "Microseconds of computing saved by these tokens, estimated from the "
+                          "workers' speed.",
+                          fleet.saved_us),
+  };
+}
+
 }  // namespace hearth

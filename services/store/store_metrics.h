@@ -6,10 +6,12 @@
 
 #include "cache_store/store/store_admin.h"
 #include "services/serving/metrics.h"
+#include "services/store/fleet_table.h"
 
 namespace hearth {
 
 std::vector<MetricSample> StoreSamples(const StoreStats& stats);
+std::vector<MetricSample> FleetSamples(const FleetTotals& fleet);
 // Returns the histograms, such as hearth_store_lookup_seconds.
 std::vector<HistogramSample> StoreHistograms(const StoreStats& stats);
 

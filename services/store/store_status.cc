@@ -72,7 +72,7 @@ Json MissesJson(const StoreStats& stats) {
   return misses;
 }
 
-StatusFigures::Totals TotalsOf(const StoreStats& stats) {
+StatusFigures::Totals TotalsOf(const StoreStats& stats, const FleetTotals& fleet) {
   uint64_t hit_tokens = 0;
   for (const TierUsage& usage : stats.tiers) hit_tokens += usage.hit_tokens;
   return {{"fetches", stats.Of(Counter::kFetches)},
@@ -80,10 +80,12 @@ StatusFigures::Totals TotalsOf(const StoreStats& stats) {
           {"lookup_tokens", stats.Of(Counter::kLookupTokens)},
           {"hit_tokens", hit_tokens},
           {"held_tokens", stats.Of(Counter::kHeldTokens)},
-          {"saved_us", stats.Of(Counter::kSavedUs)}};
+          {"unasked_tokens", fleet.unasked_tokens},
+          {"unasked_held_tokens", fleet.unasked_held_tokens},
+          {"saved_us", stats.Of(Counter::kSavedUs) + fleet.saved_us}};
 }
 
-void AddFigures(StoreAdmin* store, Json* to) {
+void AddFigures(StoreAdmin* store, const FleetTotals& fleet, Json* to) {
   const StoreStats stats = store->Stats();
   Json& json = *to;
   json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
@@ -93,7 +95,8 @@ void AddFigures(StoreAdmin* store, Json* to) {
   json["point_bytes"] = stats.point_bytes;
   json["tiers"] = TiersJson(stats);
   json["lookups"] = Json::object();
-  for (const auto& [name, count] : TotalsOf(stats)) json["lookups"][name] = count;
+  for (const auto& [name, count] : TotalsOf(stats, fleet)) json["lookups"][name] = count;
+  json["fleet"] = {{"workers", fleet.workers}, {"models", fleet.models}};
   json["misses"] = MissesJson(stats);
   json["publishes"] = Pick(stats, kPublishes);
   for (size_t i = 0; i < kRemovals; ++i) {
@@ -132,9 +135,9 @@ double Quantile(const LatencyCounts& counts, double q) {
   return kLatencyBoundsS.back();  // the value is above the last bound
 }
 
-StatusFigures::Source StoreFigures(StoreAdmin* store) {
-  return {[store] { return TotalsOf(store->Stats()); },
-          [store](Json* json) { AddFigures(store, json); }};
+StatusFigures::Source StoreFigures(StoreAdmin* store, const FleetTable* fleet) {
+  return {[store, fleet] { return TotalsOf(store->Stats(), fleet->Totals()); },
+          [store, fleet](Json* json) { AddFigures(store, fleet->Totals(), json); }};
 }
 
 }  // namespace hearth

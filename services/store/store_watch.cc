@@ -1,3 +1,4 @@
+#include <cassert>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -53,6 +54,7 @@ class ChunkReader {
     }
     ChunksToProto(*run, event->mutable_chunks());
     next_chunk_ += static_cast<uint32_t>(run->ids.size());
+    assert(!run->ids.empty() && run->token_ids.size() <= left_);
     left_ -= static_cast<uint32_t>(run->token_ids.size());
     return true;
   }
@@ -130,6 +132,7 @@ class WatchCall final : public StreamCall {
       event.set_sequence(sequence);
       queue_.clear();
     }
+    assert(queue_.size() < kMaxWatchQueue);
     queue_.push_back(std::move(event));
     WriteNext();
   }
@@ -163,6 +166,7 @@ class WatchCall final : public StreamCall {
       return true;
     }
     if (snapshot_ended_) return false;
+    assert(opening_.empty() && started_);
     next->set_sequence(snapshot_sequence_);
     if (snapshot_.empty()) {
       snapshot_ended_ = true;

@@ -12,12 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/inference.grpc.pb.h"
+#include "services/cli/base_model.h"
 #include "services/cli/connection.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/commands.h"
 #include "services/hearthctl/edited_lines.h"
 #include "services/hearthctl/generation.h"
 #include "services/hearthctl/interrupt.h"
+#include "services/hearthctl/model_info.h"
 #include "services/hearthctl/new_file.h"
 
 namespace hearth {
@@ -121,6 +123,14 @@ class Conversation {
       present_ = (present_ + 1) % flags_.workers.size();
     }
     return failure;
+  }
+
+  // Prints a note if the worker's model is a base model. Ignores errors, because the first turn
+  // reports them.
+  void NoteBaseModel() const {
+    const auto model = GetModel(worker_);
+    const std::string note = model.ok() ? BaseModelNote(model->model_dir()) : "";
+    if (!note.empty()) PrintDimmed(absl::StrCat("[", note, "]"), console_->err);
   }
 
   // Reads and answers lines until the end of the input. Returns the exit code. If no worker
@@ -291,6 +301,7 @@ int RunChat(const ChatFlags& flags, Console& console) {
   Interrupt interrupt;  // created before gRPC starts threads, which inherit the signal mask
   Conversation conversation(flags, *std::move(first), &interrupt, &console);
   if (absl::Status status = conversation.Connect(); !status.ok()) return Fail(console, status);
+  conversation.NoteBaseModel();
   constexpr char kPrompt[] = "you> ";
   if (console.terminal && !flags.json) {
     EditedLines lines(kPrompt, &interrupt);

@@ -217,7 +217,8 @@ void CheckRestore(const Worker& first, const GenerationResult& stored, const Wor
   const std::string who =
       absl::StrCat(next.peer.address, ", prefix stored by ", first.peer.address);
   if (restored.started.cached_tokens() == 0 && load.decision() == "compute") {
-    findings->Good("sharing", absl::StrCat(who, ": is stored, but computing it is faster"));
+    findings->Good("sharing",
+                   absl::StrCat(who, ": the prefix is stored, but computing it is faster"));
   } else if (restored.started.cached_tokens() == 0) {
     findings->Bad(
         "sharing", absl::StrCat(who, ": nothing was restored"),

@@ -7,6 +7,7 @@
 #include "services/hearthctl/commands.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/prompt_flags.h"
+#include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 namespace {
@@ -37,13 +38,7 @@ Json ExplainJson(const v1::ExplainResponse& response) {
 
 // Returns why a boundary cannot be used, or that it is from the public namespace.
 std::string Note(const v1::BoundaryInfo& boundary) {
-  if (boundary.from_public()) return "from the public namespace";
-  // The last window of tokens was never stored for the local layers: the store keeps it only at
-  // boundaries that a request marked as worth keeping.
-  if (boundary.reason_code() == "tail_gone" && boundary.removed_by().empty()) {
-    return "not kept: no request asked for this boundary";
-  }
-  return boundary.reason();
+  return boundary.from_public() ? "from the public namespace" : WhyUnusable(boundary);
 }
 
 // Returns the table row of a boundary, without its first column.

@@ -27,7 +27,8 @@ load_decision (none, miss, load, compute or abandoned) with load_estimate_ms, co
 load_ms and load_source if known; with --logprobs also logprobs, one per token; with
 --logits-sha256 also logits_sha256; with --n also samples, each with its token_ids, text and
 finish_reason (the fields above are of the first sample); with --beams also beam_score; with
---wait-published also published_tokens and durable.
+--wait-published also published_tokens and durable. If the environment has TRACEPARENT (W3C Trace
+Context), the request continues its trace, and the result has its trace_id.
 )";
 
 struct GenerateFlags {

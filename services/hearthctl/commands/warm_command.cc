@@ -374,7 +374,8 @@ int RunWarm(const WarmFlags& flags, Console& console) {
   }
   if (totals.coverage().value_or(1.0) < flags.min_coverage) {
     return Fail(console, absl::FailedPreconditionError(absl::StrCat(
-                             "coverage ", CoverageText(totals), " is below ", flags.min_coverage,
+                             "coverage (share of boundaries that are stored) is ",
+                             CoverageText(totals), ", below --min-coverage ", flags.min_coverage,
                              "; the notes above give the reasons")));
   }
   return kExitOk;

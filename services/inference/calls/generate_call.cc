@@ -40,7 +40,8 @@ class GenerateCall final : public StreamCall, public GenerationSink {
     const absl::StatusOr<Identity> caller =
         Enter(admission, is_prefill_ ? "Prefill" : "Generate", bytes);
     if (!caller.ok()) return End(caller.status());
-    const GenerationTerms terms{caller->tenant, call()->note()->request_id,
+    const CallNote& note = *call()->note();
+    const GenerationTerms terms{caller->tenant, note.request_id, note.span.Traceparent(),
                                 absl::FromChrono(context_->deadline())};
     Delegate([&] {
       const auto job = [self = Shared(this), terms, message = TakeRequest(request)] {
@@ -80,6 +81,11 @@ class GenerateCall final : public StreamCall, public GenerationSink {
     v1::GenerateResponse message;
     TokensToProto(delta, message.mutable_token());
     return Send(message);
+  }
+
+  void OnComputed(const FinishedInfo& info) override {
+    absl::MutexLock lock(&mutex_);
+    if (!ended()) NoteFinish(info, call()->seconds() * 1e3, &call()->note()->times);
   }
 
   void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) override {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -97,6 +98,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
 absl::Status Generation::Submit(EngineRequest request, std::shared_ptr<RecentAnswer> recent) {
   sampling_ = request.sampling;
+  assert(texts_.empty() && prompt_tokens_ == 0);  // called once
   recent_ = std::move(recent);
   prompt_tokens_ = static_cast<uint32_t>(request.token_ids.size());
   writes_ = request.writes();
@@ -151,6 +153,7 @@ bool Generation::OnToken(const SampledToken& token) {
 
 void Generation::OnFinished(const FinishedInfo& info) {
   if (on_finished_) on_finished_(info);
+  sink_->OnComputed(info);
   for (size_t i = 0; i < texts_.size(); ++i) {
     std::string rest = texts_[i]->Finish();
     if (searches_) {
@@ -164,6 +167,9 @@ void Generation::OnFinished(const FinishedInfo& info) {
   }
   absl::MutexLock lock(&mutex_);
   end_ = info;
+  for (size_t i = 0; i < texts_.size() && i < end_->samples.size(); ++i) {
+    end_->samples[i].stop_string = texts_[i]->stop_string();
+  }
   if (writes_ && !written_.has_value() && plan_wait_ > absl::ZeroDuration()) {
     alarm_ = std::make_unique<grpc::Alarm>();
     alarm_->Set(absl::ToChronoTime(absl::Now() + plan_wait_), [weak = weak_from_this()](bool) {
@@ -188,7 +194,8 @@ void Generation::OnPlanned(uint32_t written) {
 void Generation::DeliverEnd() {
   mutex_.AssertHeld();
   if (!end_.has_value()) return;
-  if (!written_.has_value()) written_ = 0;  // if the plan comes later, it is ignored
+  if (!written_.has_value()) written_ = 0;  // a plan that arrives later is ignored
+  assert(prompt_tokens_ > 0);
   sink_->OnFinished(*std::exchange(end_, std::nullopt), prompt_tokens_, *written_);
   if (wait_published_ && writes_) return;
   if (wait_published_) {
@@ -266,6 +273,7 @@ absl::Status PrefillRun::Submit(EngineRequest request) {
   // A prefill may end before the end of its prompt. Only this event has the number of computed
   // tokens.
   callbacks.on_finished = [self](const FinishedInfo& info) {
+    self->sink_->OnComputed(info);
     absl::MutexLock lock(&self->mutex_);
     self->answer_.set_computed_tokens(self->answer_.computed_tokens() + info.computed_tokens);
   };
@@ -327,6 +335,7 @@ bool PrefillRun::TakeNext(const PublishOutcome& outcome, EngineRequest* next) {
   if (missing_.empty()) return false;
   computing_ = missing_.back();
   missing_.pop_back();
+  assert(computing_ < first_.token_ids.size());
   *next = first_;
   next->asked.clear();
   next->token_ids.resize(computing_);
@@ -375,16 +384,21 @@ void PrefillRun::Answer() {
   sink_->OnEnd(absl::OkStatus());
 }
 
-// Moves the request's grammar behind the tokens that were drawn before the request.
+// Returns an error if no caller waits for the answer any more.
+absl::Status CheckAwaited(GenerationSink* sink, absl::Time deadline) {
+  if (sink->cancel()->is_cancelled()) return absl::CancelledError("the caller cancelled");
+  if (absl::Now() < deadline) return absl::OkStatus();
+  return absl::DeadlineExceededError("the deadline passed");
+}
+
+// Advances the request's grammar past the tokens that were drawn before the request.
 absl::Status AcceptDrawn(GenerationSink* sink, EngineRequest* request) {
   const absl::Span<const int32_t> prompt = request->token_ids;
+  assert(request->grammar != nullptr);
   const size_t drawn = std::min<uint64_t>(prompt.size(), request->first_draw);
   if (drawn == 0) return absl::OkStatus();
-  auto continued = ContinueGrammar(*request->grammar, prompt.last(drawn), [&] {
-    if (sink->cancel()->is_cancelled()) return absl::CancelledError("the caller cancelled");
-    if (absl::Now() < request->deadline) return absl::OkStatus();
-    return absl::DeadlineExceededError("the deadline passed");
-  });
+  auto continued = ContinueGrammar(*request->grammar, prompt.last(drawn),
+                                   [&] { return CheckAwaited(sink, request->deadline); });
   if (absl::IsInvalidArgument(continued.status())) {
     return absl::InvalidArgumentError(absl::StrCat("first_draw: ", continued.status().message()));
   }
@@ -450,16 +464,35 @@ SamplingParams Generator::open_sampling() const {
 }
 
 absl::StatusOr<Prompt> Generator::MakePrompt(const v1::PromptInput& input, PromptPurpose purpose,
-                                             std::function<bool()> stopped) const {
+                                             std::function<bool()> stopped, bool is_count) const {
   if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
   absl::StatusOr<PromptSource> source = SourceFromProto(input);
   if (!source.ok()) return source.status();
   if (auto* chat = std::get_if<ChatInput>(&source->input)) chat->strict |= options_.strict_chats;
   const ModelConfig& config = engine_->config();
+  const auto context_tokens = static_cast<uint32_t>(config.max_position_embeddings);
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
-                            static_cast<uint32_t>(config.max_position_embeddings),
+                            is_count ? std::numeric_limits<uint32_t>::max() : context_tokens,
                             std::move(stopped), options_.why_no_tokenizer, options_.why_no_chats};
   return BuildPrompt(*source, purpose, options_.tokenizer, limits);
+}
+
+absl::Status Generator::Explain(const GenerationTerms& terms, const v1::PromptInput& input,
+                                PromptPurpose purpose, const std::string& adapter,
+                                std::function<bool()> stopped, ExplainCallback done) const {
+  if (options_.explain == nullptr) {
+    return absl::FailedPreconditionError("explain: the worker runs without a store");
+  }
+  absl::StatusOr<Prompt> prompt = MakePrompt(input, purpose, std::move(stopped));
+  if (!prompt.ok()) return prompt.status();
+  PrefixRequest prefix;
+  prefix.token_ids.assign(prompt->token_ids.begin(), prompt->token_ids.end());
+  prefix.cuts = std::move(prompt->breakpoints);
+  prefix.tenant = terms.tenant;
+  prefix.adapter = adapter;
+  if (absl::Status known = engine_->CheckAdapter(adapter); !known.ok()) return known;
+  options_.explain(std::move(prefix), terms.deadline, std::move(done));
+  return absl::OkStatus();
 }
 
 absl::Status Generator::AddPrompt(const GenerationTerms& terms, const v1::PromptInput& input,
@@ -473,6 +506,7 @@ absl::Status Generator::AddPrompt(const GenerationTerms& terms, const v1::Prompt
   request->asked = std::move(prompt->declared);
   request->tenant = terms.tenant;
   request->request_id = terms.request_id;
+  request->traceparent = terms.traceparent;
   request->deadline = terms.deadline;
   return absl::OkStatus();
 }
@@ -536,6 +570,9 @@ absl::Status Generator::Generate(const GenerationTerms& terms, const v1::Generat
     made->max_new_tokens = std::min(made->max_new_tokens, left);
   }
   if (request.has_grammar()) {
+    // A compilation cannot be interrupted.
+    absl::Status awaited = CheckAwaited(sink.get(), made->deadline);
+    if (!awaited.ok()) return awaited;
     auto grammar = CompileGrammar(request.grammar());
     if (!grammar.ok()) return grammar.status();
     made->grammar = *std::move(grammar);

@@ -27,6 +27,7 @@
 #include "services/inference/calls/recent_answers.h"
 #include "services/serving/calls/fair_pool.h"
 #include "worker/engine/engine.h"
+#include "worker/prefix/prefix_cache.h"
 #include "worker/text/grammar.h"
 #include "worker/text/prompt.h"
 #include "worker/text/tokenizer.h"
@@ -90,6 +91,8 @@ class GenerationSink {
   virtual bool OnTokens(const TokenDelta& delta) = 0;
   // `written`: number of prompt tokens that the store lacked, so that they were offered to it.
   virtual void OnFinished(const FinishedInfo& info, uint32_t prompt_tokens, uint32_t written) = 0;
+  // Called at the end of each computation, of which Prefill may need several; for the log.
+  virtual void OnComputed(const FinishedInfo& /*info*/) {}
   // Called only if the request has wait_published.
   virtual void OnPublished(const PublishOutcome& /*outcome*/) {}
   // Called for Prefill, in place of the events between OnStarted and OnEnd.
@@ -112,6 +115,12 @@ struct DefaultSampling {
 // invalid part.
 absl::StatusOr<DefaultSampling> ParseDefaultSampling(const std::string& text);
 
+using ExplainCallback = std::function<void(absl::Status, const v1::ExplainResponse&)>;
+// Asks the store what it has for a prompt. Calls `done` once, from any thread, possibly before it
+// returns.
+using ExplainPrefix =
+    std::function<void(PrefixRequest prefix, absl::Time deadline, ExplainCallback done)>;
+
 struct GeneratorOptions {
   const Tokenizer* tokenizer = nullptr;  // null: only token ids are served
   std::string why_no_tokenizer;
@@ -124,11 +133,12 @@ struct GeneratorOptions {
   // The longest time that the end of an answer waits for the store's publish plan.
   absl::Duration plan_wait = absl::Milliseconds(50);
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
+  ExplainPrefix explain;                                 // null: the worker runs without a store
 };
 
-// The tenant and the id of a request, and its deadline.
+// The tenant and the ids of a request, and its deadline.
 struct GenerationTerms {
-  std::string tenant, request_id;
+  std::string tenant, request_id, traceparent;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
@@ -144,10 +154,16 @@ class Generator {
   // not be.
   absl::Status Prefill(const GenerationTerms& terms, const v1::PrefillRequest& request,
                        std::shared_ptr<GenerationSink> sink);
+  // Asks the store what it has for a prompt, until the deadline of `terms`. If Explain returns OK,
+  // it calls `done` as ExplainPrefix does. kFailedPrecondition: the worker runs without a store.
+  // REQUIRES: called on a thread of pool(). `stopped` as in MakePrompt.
+  absl::Status Explain(const GenerationTerms& terms, const v1::PromptInput& input,
+                       PromptPurpose purpose, const std::string& adapter,
+                       std::function<bool()> stopped, ExplainCallback done) const;
   // REQUIRES: called on a thread of pool(). `stopped`: if it returns true, MakePrompt ends with
-  // kCancelled. May be null.
+  // kCancelled. May be null. `is_count`: the prompt may be longer than the context.
   absl::StatusOr<Prompt> MakePrompt(const v1::PromptInput& input, PromptPurpose purpose,
-                                    std::function<bool()> stopped) const;
+                                    std::function<bool()> stopped, bool is_count = false) const;
   // Returns the sampling values for requests with `server_defaults`.
   SamplingParams open_sampling() const;
   // REQUIRES: called on a thread of pool(). kFailedPrecondition: the model has no tokenizer, or the

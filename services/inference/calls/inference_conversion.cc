@@ -10,13 +10,13 @@
 #include "services/rpc/proto_conversion.h"
 
 namespace hearth {
-namespace {
-
 const char* LoadDecisionName(LoadDecision decision) {
   constexpr const char* kNames[] = {"none", "miss", "load", "compute", "abandoned"};
   static_assert(std::size(kNames) == static_cast<size_t>(LoadDecision::kAbandoned) + 1);
   return kNames[static_cast<size_t>(decision)];
 }
+
+namespace {
 
 const char* LoadSourceName(LoadSource source) {
   constexpr const char* kNames[] = {"wire", "wire-disk", "shared-memory", "device"};
@@ -189,7 +189,17 @@ void NoteStart(const StartedInfo& info, CallNote* note) {
   };
   note->load_estimate_ms = ms(load.load_estimate);
   note->compute_estimate_ms = ms(load.compute_estimate);
-  note->load_ms = absl::ToDoubleMilliseconds(load.took);
+  note->times.lookup += std::max(0.0, ms(load.plan_took));
+}
+
+void NoteFinish(const FinishedInfo& info, double call_ms, CallTimes* times) {
+  const bool is_first = times->until_now == 0;
+  (is_first ? times->prompt : times->publish) += call_ms - times->until_now - info.total_ms;
+  times->until_now = call_ms;
+  times->queue += info.queue_ms;
+  times->fetch += info.fetch_ms;
+  times->prefill += info.prefill_ms;
+  times->decode += info.total_ms - info.queue_ms - info.fetch_ms - info.prefill_ms;
 }
 
 void TokensToProto(const TokenDelta& delta, v1::GeneratedToken* out) {

@@ -1,5 +1,6 @@
 #include <grpcpp/grpcpp.h>
 
+#include <cassert>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -16,9 +17,14 @@
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/upload_call.h"
 #include "worker/text/grammar.h"
+#include "worker/text/schema/schema_check.h"
 
 namespace hearth {
 namespace {
+
+// A saved grammar becomes the grammar of a request again.
+static_assert(kMaxStateSchemaBytes == SchemaLimits::kBytes && kMaxStateTriggers == kMaxTriggers &&
+              kMaxStateTriggerBytes == kMaxTriggerBytes);
 
 absl::Status TooManyBytes(uint64_t announced, uint64_t seen) {
   return absl::DataLossError(absl::StrCat(
@@ -119,6 +125,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     if (file_bytes_ > 0 && chunk.data().size() > file_bytes_ - file_.size()) {
       return TooManyBytes(file_bytes_, file_.size() + chunk.data().size());
     }
+    assert(file_bytes_ == 0 || file_.size() + chunk.data().size() <= file_bytes_);
     file_ += chunk.data();
     if (file_bytes_ == 0 && file_.size() >= kStatePreludeBytes) {
       if (status = ReadPrelude(); !status.ok()) return status;
@@ -142,6 +149,7 @@ class LoadStateCall final : public UploadCall<grpc::ServerReadReactor<grpc::Byte
     // There must be room for the whole file now. But bytes that have not arrived reserve no memory.
     const absl::Status fits = call_->Reserve(2 * file_.size(), 2 * prelude->file_bytes);
     if (!fits.ok()) return fits;
+    assert(file_bytes_ == 0 && prelude->file_bytes >= file_.size());
     file_bytes_ = prelude->file_bytes;
     try {
       file_.reserve(file_bytes_);

@@ -26,6 +26,7 @@ RecentAnswer::RecentAnswer(EngineRequest request)
 
 void RecentAnswer::Add(int32_t token) {
   absl::MutexLock lock(&mutex_);
+  assert(generated_.size() < request_.max_new_tokens);  // most_tokens() counts them from the start
   generated_.push_back(token);
 }
 
@@ -74,6 +75,7 @@ void RecentAnswers::Remove(Answers::const_iterator answer) {
 
 RecentAnswers::Answers::const_iterator RecentAnswers::OldestOfLargestTenant() const {
   mutex_.AssertHeld();
+  assert(!answers_.empty());
   std::map<std::string, uint64_t> tokens;
   for (const auto& answer : answers_) tokens[answer->request().tenant] += WeightOf(*answer);
   uint64_t most = 0;

@@ -118,6 +118,7 @@ class SaveStateCall final : public StreamCall {
     mutex_.AssertHeld();
     if (!made_ || ended()) return false;
     absl::string_view rest = header_;
+    assert(sent_ <= header_.size() + snapshot_.size());
     rest.remove_prefix(std::min(sent_, rest.size()));
     if (rest.empty()) rest = absl::string_view(snapshot_).substr(sent_ - header_.size());
     if (rest.empty()) {
@@ -182,6 +183,7 @@ class SaveStateCall final : public StreamCall {
     computed.tenant = rest_.tenant;
     computed.adapter = rest_.adapter;
     computed.request_id = rest_.request_id;
+    computed.traceparent = call()->note()->span.Traceparent();
     computed.cache = rest_.reads() ? CacheMode::kRead : CacheMode::kOff;
     computed.deadline = std::min(absl::FromChrono(context_->deadline()), absl::Now() + kMostTime);
     const auto tokens = static_cast<uint32_t>(computed.token_ids.size());
@@ -213,6 +215,9 @@ class SaveStateCall final : public StreamCall {
     if (!header.ok()) return End(absl::InternalError(header.status().message()));
     absl::MutexLock lock(&mutex_);
     if (ended()) return;
+    // Prepare() has reserved memory for the snapshot.
+    assert(snapshot.size() <= SnapshotBytes(generator_->engine()->layout(),
+                                            static_cast<uint32_t>(rest_.token_ids.size() - 1)));
     header_ = *std::move(header);
     snapshot_ = std::move(snapshot);
     made_ = true;

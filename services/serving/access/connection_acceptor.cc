@@ -191,7 +191,7 @@ void ConnectionAcceptor::Accept(int listener) {
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForErrno(fd);
 }
 
-// Called if descriptors or memory are missing: new connections wait in the kernel until the next
+// Called if no descriptor or memory is free: new connections wait in the kernel until the next
 // check. The listeners stay ready, so they are not watched until then.
 void ConnectionAcceptor::PauseAccepting() {
   options_.on_refused("", absl::StrCat("accept failed: ", std::strerror(errno)));
@@ -207,6 +207,7 @@ void ConnectionAcceptor::Refuse(int fd, const std::string& why) {
 void ConnectionAcceptor::Close(int fd) {
   const auto it = entries_.find(fd);
   if (it == entries_.end()) return;
+  assert(it->second.connection != nullptr);
   options_.tracker->Remove(it->second.connection);
   // Stop watching: while a call runs, gRPC's duplicate keeps the socket open, and epoll would
   // report its end again and again.
@@ -267,6 +268,7 @@ void ConnectionAcceptor::RejectTlsMismatch(int fd, Entry* entry) {
   shutdown(fd, SHUT_WR);
   // If a socket is closed over unread bytes, the kernel discards the answer. So the acceptor reads
   // until the client closes the connection, or until its time is up.
+  assert(entry->awaits_first_byte && !entry->is_closing);
   entry->is_closing = true;
   Drain(fd);
 }

@@ -121,6 +121,7 @@ std::vector<ConnectionTracker::Excess> ConnectionTracker::FindExcessive(absl::Ti
   if (unconsumed_bytes_ > limits_.all_bytes) std::sort(worst.rbegin(), worst.rend());
   for (const auto& [is_stranger, unconsumed, connection] : worst) {
     if (unconsumed_bytes_ <= limits_.all_bytes) break;
+    assert(unconsumed_bytes_ >= unconsumed && !connection->closed_);
     unconsumed_bytes_ -= unconsumed;
     close(connection,
           absl::StrCat("unfinished messages of all connections exceed ", limits_.all_bytes,

@@ -37,8 +37,9 @@ absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where)
   if (text == "tenant") return Role::kTenant;
   if (text == "worker") return Role::kWorker;
   if (text == "admin") return Role::kAdmin;
+  if (text == "proxy") return Role::kProxy;
   return absl::InvalidArgumentError(
-      absl::StrCat(where, ".role: must be tenant, worker or admin; got ", Quoted(text)));
+      absl::StrCat(where, ".role: must be tenant, worker, admin or proxy; got ", Quoted(text)));
 }
 
 // Parses one file, and remembers the values that must be unique in it.
@@ -131,6 +132,10 @@ absl::StatusOr<IdentityEntry> Parser::ParseEntry(JsonValue item, const std::stri
   if (!entry.certificate.empty() && !certificates.insert(entry.certificate).second) {
     return refuse(".certificate: must be unique; another entry has the same");
   }
+  if (identity.role == Role::kProxy &&
+      (entry.certificate.empty() || !fields["token_sha256"].empty())) {
+    return refuse(": a proxy needs a certificate, and must not have token_sha256");
+  }
   if (!fields["token_sha256"].empty()) {
     absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
     if (!digest.ok()) {
@@ -168,6 +173,19 @@ absl::Status Unauthenticated() {
   return absl::UnauthenticatedError(
       "no valid identity: send \"authorization: Bearer TOKEN\" or a client certificate that the "
       "server knows");
+}
+
+// Returns the identity of a call that a proxy passes on for the tenant `asserted`. Only a proxy
+// that may publish to the public namespace may name the public tenant.
+absl::StatusOr<Identity> PassedOn(const Identity& proxy, const std::string& asserted) {
+  Identity identity = proxy;
+  identity.role = Role::kTenant;
+  identity.tenant = asserted;
+  const bool is_public = asserted == proxy.public_tenant;
+  identity.publishes_public = proxy.publishes_public && is_public;
+  if (CheckTenantName(asserted).ok() && (!is_public || proxy.publishes_public)) return identity;
+  return absl::UnauthenticatedError(absl::StrCat(
+      kTenantHeader, ": must be one tenant that the proxy \"", proxy.name, "\" may name"));
 }
 
 }  // namespace
@@ -295,6 +313,13 @@ bool Identities::has_tokens() const {
                      [](const IdentityEntry& entry) { return entry.token_digest.has_value(); });
 }
 
+bool Identities::has_admin_token() const {
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(entries_->begin(), entries_->end(), [](const IdentityEntry& entry) {
+    return entry.token_digest.has_value() && entry.identity.role == Role::kAdmin;
+  });
+}
+
 absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
   if (accepts_anyone()) return Identity();
   if (refresher_ == nullptr && !options_.file.empty()) Refresh();
@@ -321,6 +346,9 @@ absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<IdentityEnt
     if (std::find(names.begin(), names.end(), entry.certificate) == names.end()) continue;
     if (found != nullptr) return Unauthenticated();  // two entries match: accept neither of them
     found = &entry;
+  }
+  if (found != nullptr && found->identity.role == Role::kProxy) {
+    return PassedOn(found->identity, credentials.tenant);
   }
   if (found != nullptr) return found->identity;
   if (!options_.certificates || !options_.file.empty() || credentials.certificate_names.empty()) {
@@ -349,6 +377,10 @@ Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
     const bool is_second = credentials.token.has_value();  // two authorization headers: reject both
     credentials.token = is_second ? "" : BearerToken({it->second.data(), it->second.size()});
     if (is_second) break;
+  }
+  if (metadata.count(kTenantHeader) == 1) {
+    const grpc::string_ref tenant = metadata.find(kTenantHeader)->second;
+    credentials.tenant.assign(tenant.data(), tenant.size());
   }
   return credentials;
 }

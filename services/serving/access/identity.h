@@ -2,9 +2,10 @@
 //
 // A caller authenticates with a bearer token ("authorization: Bearer ..." in the call's metadata)
 // or with a client certificate that the TLS handshake verified. If a token is sent, it must be
-// right, with or without a certificate. The file of --identities-file holds each caller's
-// permissions (docs/security.md). Without an identities file and without a client CA there is one
-// tenant, `default`, and callers are not authenticated.
+// right, with or without a certificate. A proxy authenticates callers itself and names the tenant
+// of each call in the header x-hearth-tenant, which is ignored from other peers. The file of
+// --identities-file holds each caller's permissions (docs/security.md). Without this file and
+// without a client CA there is one tenant, `default`, and callers are not authenticated.
 // Thread safety: all methods from any thread.
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
 // gets its own tenant or an error; (3) comparing tokens takes the same time for all of them; (4) a
@@ -35,12 +36,15 @@ class ServerContextBase;
 namespace hearth {
 
 inline constexpr char kDefaultTenant[] = "default";
+// Header, and metadata key, in which a proxy names the tenant of a call.
+inline constexpr char kTenantHeader[] = "x-hearth-tenant";
 
 enum class Role {
   kAnonymous,  // callers are not authenticated
   kTenant,     // sees and names its own tenant only
   kWorker,     // may name any tenant whose caller it has authenticated
   kAdmin,      // may name any tenant
+  kProxy,      // names the tenant of each call; only in entries, its calls have kTenant
 };
 
 struct Identity {
@@ -96,6 +100,7 @@ struct Credentials {
   std::vector<std::string> certificate_names;
   // nullopt: no header; empty: a header without a token, which never matches
   std::optional<std::string> token;
+  std::string tenant = {};  // value of the header kTenantHeader; empty: none, or two
 };
 
 class Identities {
@@ -115,6 +120,7 @@ class Identities {
   // Returns the caller's identity. kUnauthenticated does not say which credential was wrong.
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool has_tokens() const;
+  bool has_admin_token() const;  // whether an entry with Role::kAdmin has a token
   // Whether all callers are Role::kAnonymous.
   bool accepts_anyone() const { return options_.file.empty() && !options_.certificates; }
   // Reads the file again, even if it has not changed.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/rpc/call_metadata.h"
 #include "services/serving/calls/fair_share.h"
 
 namespace hearth {
@@ -75,6 +74,7 @@ absl::Status Admission::CheckShare(const Limit& limit, const std::string& tenant
     return it == taken.of_tenant.end() ? 0 : it->second;
   };
   const int own = places_of(tenant);
+  assert(own + places_of("") <= taken.all);
   if (IsFairShare(own, weight, taken.all - places_of(""), limit.all)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(limit.kind, ": tenant \"", tenant, "\" has ", own,
@@ -129,6 +129,7 @@ absl::Status Admission::Call::Reserve(uint64_t bytes, uint64_t most) {
         absl::StrCat(limit_.kind, ": needs ", most, " bytes; other calls hold ", others,
                      " bytes of the limit, ", limit_.bytes, " (", limit_.bytes_are, ")"));
   }
+  assert(others + bytes <= limit_.bytes);
   taken = others + bytes;
   bytes_ = bytes;
   return absl::OkStatus();
@@ -144,6 +145,7 @@ void Admission::Call::EndBy(EndCall end) {
   });
   {
     absl::MutexLock lock(&admission_->mutex_);
+    assert(end_ == nullptr);
     since_ = admission_->clock_->Now();
     end_ = end;
     if (!admission_->closed_) return;
@@ -160,6 +162,7 @@ absl::Status Admission::Call::CheckPace(absl::Time now) {
   if (is_slow_ || (waits && now - since_ < window)) return absl::OkStatus();
   const uint64_t before = std::exchange(moved_before_, moved_.load(std::memory_order_relaxed));
   const absl::Duration passed = now - std::exchange(since_, now);
+  assert(moved_before_ >= before);
   const uint64_t moved = moved_before_ - before;
   is_slow_ = waits && (is_final || moved < limit_.least_bytes);
   if (!is_slow_) return absl::OkStatus();
@@ -198,14 +201,13 @@ absl::StatusOr<Identity> Admission::Enter(const char* method,
                                           std::unique_ptr<Call>* call, bool is_upload) {
   Credentials credentials;
   if (asks_identities() != nullptr) credentials = Identities::CredentialsOf(context);
-  return Enter(method, std::move(credentials), RequestIdOf(context), call, context.peer(), bytes,
+  return Enter(method, std::move(credentials), CallIdsOf(context), call, context.peer(), bytes,
                is_upload);
 }
 
 absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials credentials,
-                                          const std::string& request_id,
-                                          std::unique_ptr<Call>* call, const std::string& peer,
-                                          uint64_t bytes, bool is_upload) {
+                                          const CallIds& ids, std::unique_ptr<Call>* call,
+                                          const std::string& peer, uint64_t bytes, bool is_upload) {
   // Read the generation before the credentials are compared, so that a file that is loaded during
   // the comparison is noticed.
   const uint64_t generation = identities_ == nullptr ? 0 : identities_->generation();
@@ -213,7 +215,8 @@ absl::StatusOr<Identity> Admission::Enter(const char* method, Credentials creden
       identities_ == nullptr ? default_identity_ : identities_->Identify(credentials);
   *call = Enter(method, peer, bytes, is_upload);
   if (*call == nullptr) return ClosedError();
-  (*call)->note_.request_id = request_id;
+  (*call)->note_.request_id = ids.request_id;
+  (*call)->note_.span = NewSpan(ids.traceparent);
   if (!caller.ok()) return caller;
   if ((*call)->connection_ != nullptr) (*call)->connection_->MarkAuthenticated();
   (*call)->note_.tenant = caller->tenant;

@@ -33,6 +33,8 @@
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "cache_store/base/repeating_thread.h"
+#include "services/rpc/call_metadata.h"
+#include "services/rpc/trace_span.h"
 #include "services/serving/access/connection_tracker.h"
 #include "services/serving/access/identity.h"
 
@@ -50,9 +52,24 @@ struct Limit {
   absl::string_view bytes_are = "";  // where `bytes` comes from, such as a flag; for errors
 };
 
+// Milliseconds of the parts of a call that computes tokens. A call may compute several times, one
+// after the other.
+struct CallTimes {
+  // Before the engine queues the request: admission, the tenant's turn, parsing, tokenizing.
+  double prompt = 0;
+  double queue = 0;
+  // Lookup, transfer and restore, and waiting while another request computes the prefix.
+  double fetch = 0;
+  double lookup = 0;  // part of `fetch`: until the store has answered what it has
+  double prefill = 0, decode = 0;
+  double publish = 0;    // waits for the store after a computation, before the next
+  double until_now = 0;  // from the call's start to the end of the last computation; 0: none ended
+};
+
 // Details of a call, for the log.
 struct CallNote {
   std::string request_id;
+  TraceSpan span;
   std::string tenant;
   uint64_t tokens = 0, hit_tokens = 0;  // tokens of the prompt; those restored or already stored
   uint64_t generated = 0;               // number of generated tokens
@@ -60,7 +77,8 @@ struct CallNote {
   // A worker's choice between loading and computing a prefix, and its estimates (below 0: unknown).
   // `load` is empty if there was no choice.
   std::string load;
-  double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
+  double load_estimate_ms = -1, compute_estimate_ms = -1;
+  CallTimes times;
 };
 
 struct CallRecord {
@@ -95,6 +113,7 @@ class Admission {
     // Counts one more received message, which has `bytes` bytes.
     void CountMessage(uint64_t bytes);
     CallNote* note() { return &note_; }
+    double seconds() const { return absl::ToDoubleSeconds(SteadyClock().Now() - start_); }
     // Stops measuring the duration of the RPC. The RPC continues, but the server works no more for
     // it.
     void StopClock() { end_time_ = SteadyClock().Now(); }
@@ -174,10 +193,9 @@ class Admission {
                                  bool is_upload = false);
   // Begins a call of a caller with these credentials. HTTP calls have no `peer`, because the HTTP
   // server counts its connections itself.
-  absl::StatusOr<Identity> Enter(const char* method, Credentials credentials,
-                                 const std::string& request_id, std::unique_ptr<Call>* call,
-                                 const std::string& peer = "", uint64_t bytes = 0,
-                                 bool is_upload = false);
+  absl::StatusOr<Identity> Enter(const char* method, Credentials credentials, const CallIds& ids,
+                                 std::unique_ptr<Call>* call, const std::string& peer = "",
+                                 uint64_t bytes = 0, bool is_upload = false);
   // Begins a call without authentication, on the connection that gRPC names `peer`. Returns null if
   // the admission is closed.
   std::unique_ptr<Call> Enter(const char* method, const std::string& peer = "", uint64_t bytes = 0,

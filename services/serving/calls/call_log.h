@@ -1,4 +1,5 @@
-// Logs each call of a server: at `debug`, and as a warning if it was slow.
+// Logs each call of a server: requests for tokens and calls of a sampled trace at `info`, the
+// others at `debug`; as a warning if it was slow.
 //
 // Thread safety: any thread.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_CALL_LOG_H_

@@ -58,6 +58,7 @@ absl::Status FairPool::Submit(const std::string& tenant, uint64_t bytes, Job job
   own.waiting.push_back({bytes, std::move(job)});
   own.bytes += bytes;
   bytes_ += bytes;
+  assert(own.bytes <= bytes_ && waiting_ < options_.max_waiting);
   ++waiting_;
   return absl::OkStatus();
 }
@@ -114,6 +115,7 @@ void FairPool::Work() {
       --waiting_;
       ++tenant.running;
       ++running_;
+      assert(running_ <= options_.threads && tenant.running <= running_);
       tenant.last_turn = ++turns_;
     }
     turn.job();
@@ -124,6 +126,7 @@ void FairPool::Work() {
     assert(it->second.bytes >= turn.bytes && bytes_ >= turn.bytes);
     it->second.bytes -= turn.bytes;
     bytes_ -= turn.bytes;
+    assert(running_ > 0);
     --running_;
     if (--it->second.running == 0 && it->second.waiting.empty()) tenants_.erase(it);
   }

@@ -37,7 +37,7 @@ class LateAnswer {
     assert(!finished_);
     finished_ = true;
     if (call_ != nullptr) status = call_->Finish(std::move(status));
-    call_.reset();  // before the caller receives the response
+    call_.reset();  // ends the call before its caller receives the response
     reactor_->Finish(ToGrpcStatus(status, context_));
   }
 

@@ -61,6 +61,7 @@ std::string HttpAnswer::Head(int status, const HttpHeaders& headers, int64_t len
 
 void HttpAnswer::Append(Piece piece) {
   mutex_.AssertHeld();
+  assert(!ended_);
   if (piece.bytes.empty()) return;
   if (!ready_.empty() && ready_.back().bytes.size() + piece.bytes.size() <= kPieceBytes) {
     ready_.back().bytes.append(piece.bytes);
@@ -100,10 +101,11 @@ void HttpAnswer::Send(int status, const HttpHeaders& headers, std::string body, 
   }
   std::string head = Head(status, headers, static_cast<int64_t>(body.size()));
   uint64_t counted = head.size() + std::max<uint64_t>(held, is_head_ ? 0 : body.size());
+  assert(counted >= held);
   if (!account_->Grow(counted - held)) {
     account_->Shrink(held);
     counted = 0;
-    body = HttpErrorBody(503, kNoHttpMemory);
+    body = error_form_(503, kNoHttpMemory);
     head = Head(503, JsonHeaders(), static_cast<int64_t>(body.size()));
   }
   if (is_head_) body.clear();
@@ -168,7 +170,7 @@ bool HttpAnswer::Put(std::string bytes, Part part) {
     begun_ = !waits_;
     is_first = !waits_ && !std::exchange(is_poked_, true);
   }
-  // While a write is in progress, poke_ does nothing, unless the answer has lost its memory.
+  // While a write is in progress, poke_ does nothing, unless the budget had no room for the answer.
   if (is_first || !fits) poke_();
   return fits;
 }
@@ -184,11 +186,11 @@ void HttpAnswer::Fail() {
     if (begun) {
       Put("", Part::kLast);
     } else {
-      Send(500, JsonHeaders(), HttpErrorBody(500, "the server made no answer"));
+      Send(500, JsonHeaders(), error_form_(500, "the server made no answer"));
     }
     return;
   } catch (...) {
-    // If memory is missing, it is missing for the 500 answer too.
+    // There is not even memory for the 500 answer: close the connection without an answer.
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -279,6 +281,10 @@ std::string HttpErrorBody(int status, absl::string_view message, absl::string_vi
                                  {"param", text(param)},
                                  {"code", text(code)}}}};
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string HttpErrorBody(int status, absl::string_view message) {
+  return HttpErrorBody(status, message, "", "");
 }
 
 HttpHeaders PageHeaders(const std::string& content_type) {

@@ -30,12 +30,16 @@
 namespace hearth {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+// Returns the JSON body of an error answer in the form of one API.
+using HttpErrorForm = std::string (*)(int status, absl::string_view message);
 
 struct HttpRequest {
   std::string method, path, query;
   BodyBytes body_bytes;
   HttpHeaders headers;  // names in lower case, without trailers
   std::string peer;     // address and port of the caller
+  // CertificateNames of the client certificate that the TLS handshake verified
+  std::vector<std::string> certificate_names;
 
   // Returns the value of a header; null if the request does not have the header.
   const std::string* Header(absl::string_view name) const;
@@ -45,14 +49,17 @@ struct HttpRequest {
 // The answer to one request: a whole body, or a stream.
 class HttpAnswer {
  public:
-  // `headers`: sent in addition to the maker's headers. `held`: bytes of the request that `account`
-  // counts until the answer ends or Release. `poke`: notifies the connection, from any thread.
-  HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, HttpHeaders headers, uint64_t held,
-             std::shared_ptr<HttpBudget::Account> account, std::function<void()> poke)
+  // `headers`: sent in addition to the maker's headers. `error_form`: form of the errors that the
+  // maker does not send itself. `held`: bytes of the request that `account` counts until the answer
+  // ends or Release. `poke`: notifies the connection, from any thread.
+  HttpAnswer(bool is_head, bool is_chunked, bool keeps_alive, HttpHeaders headers,
+             HttpErrorForm error_form, uint64_t held, std::shared_ptr<HttpBudget::Account> account,
+             std::function<void()> poke)
       : is_head_(is_head),
         is_chunked_(is_chunked),
         keeps_alive_(keeps_alive),
         headers_(std::move(headers)),
+        error_form_(error_form),
         account_(std::move(account)),
         poke_(std::move(poke)),
         held_(held) {}
@@ -99,8 +106,8 @@ class HttpAnswer {
   void KeepRequest(HttpRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the stored request; nullopt if the caller gets no answer any more.
   std::optional<HttpRequest> TakeRequest() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops the answer; nothing more of it is sent. Returns the function of OnGone, to be called; or
-  // null.
+  // Drops the answer; nothing more of it is sent. Returns the function that OnGone stored, which
+  // the caller must call; null: there is none.
   std::function<void()> Abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -125,6 +132,7 @@ class HttpAnswer {
 
   const bool is_head_, is_chunked_, keeps_alive_;
   const HttpHeaders headers_;
+  const HttpErrorForm error_form_;
   const std::shared_ptr<HttpBudget::Account> account_;
   const std::function<void()> poke_;
   absl::Mutex mutex_;
@@ -167,10 +175,11 @@ class HttpHold {
 // Message of a 503 answer for lack of memory.
 inline constexpr char kNoHttpMemory[] =
     "the server has no memory left for this request or its answer; try again later or send less";
-// Returns the JSON body of an error answer. If `code` is empty, it follows from the status: 401 and
-// 429 have a code.
-std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param = "",
-                          absl::string_view code = "");
+// Return the JSON body of an error answer in the form of OpenAI's API. If `code` is empty, it
+// follows from the status: 401 and 429 have a code.
+std::string HttpErrorBody(int status, absl::string_view message, absl::string_view param,
+                          absl::string_view code);
+std::string HttpErrorBody(int status, absl::string_view message);
 // Returns the headers of a page that must not be framed or cached, and loads nothing from other
 // sites.
 HttpHeaders PageHeaders(const std::string& content_type);

@@ -36,6 +36,7 @@ HttpBudget::Account* HttpBudget::FindVictim(Account* grows, uint64_t bytes) {
     const bool goes_last = account.is_streaming_ && its <= limit_bytes_ / kStreamShare;
     return std::make_pair(its > 0 && !goes_last, its);
   };
+  assert(!most->accounts.empty());
   Account* victim = most == grows->caller_ ? grows : *most->accounts.begin();
   for (Account* account : most->accounts) {
     if (rank_of(*account) > rank_of(*victim)) victim = account;
@@ -45,6 +46,8 @@ HttpBudget::Account* HttpBudget::FindVictim(Account* grows, uint64_t bytes) {
 
 void HttpBudget::Evict(Account* account, std::vector<std::function<void()>>* on_evict) {
   mutex_.AssertHeld();
+  assert(!account->evicted_ && account->bytes_ > 0);  // otherwise Grow() would loop for ever
+  assert(account->caller_->bytes >= account->bytes_ && held_bytes_ >= account->bytes_);
   on_evict->push_back(std::move(account->on_evict_));
   account->caller_->bytes -= account->bytes_;
   held_bytes_ -= std::exchange(account->bytes_, 0);
@@ -88,6 +91,7 @@ bool HttpBudget::Account::Grow(uint64_t bytes) {
     if (fits) {
       budget_->held_bytes_ += bytes;
       budget_->peak_bytes_ = std::max(budget_->peak_bytes_, budget_->held_bytes_);
+      assert(budget_->held_bytes_ <= budget_->limit_bytes_);
       caller_->bytes += bytes;
       bytes_ += bytes;
     }

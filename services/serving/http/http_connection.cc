@@ -8,6 +8,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/rpc/access_files.h"
+#include "services/serving/access/identity.h"
 #include "services/serving/json_value.h"
 
 namespace hearth {
@@ -44,17 +46,14 @@ constexpr auto kTooManyFields = http::error::buffer_overflow;
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr char kHealth[] = "/health";
 
-// Headers that a request may have only once: of two, a proxy might use the other one.
-constexpr std::array<absl::string_view, 8> kSingle = {
-    "host",         "authorization", "x-api-key", "content-length",
-    "content-type", "origin",        "expect",    "transfer-encoding"};
+// Headers that a request may have only once: if a header came twice, a proxy in front of the server
+// might use the other value.
+constexpr std::array<absl::string_view, 9> kSingle = {
+    "host",   "authorization", "x-api-key",         "content-length", "content-type",
+    "origin", "expect",        "transfer-encoding", kTenantHeader};
 
 Clock::time_point After(absl::Duration wait) {
   return Clock::now() + absl::ToChronoNanoseconds(wait);
-}
-
-HttpRefusal Refusal(int status, absl::string_view why) {
-  return {status, {{"Content-Type", "application/json"}}, HttpErrorBody(status, why)};
 }
 
 // Returns why the request's headers are ambiguous; empty if they are not.
@@ -149,8 +148,15 @@ void HttpConnection::Open() {
   if (!tls_.has_value()) return Read();
   tls_->async_handshake(asio::ssl::stream_base::server,
                         [this, self = shared_from_this()](ErrorCode error) {
-                          Guarded([&] { error ? Close() : Read(); });
+                          Guarded([&] { error ? Close() : OnHandshake(); });
                         });
+}
+
+void HttpConnection::OnHandshake() {
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      SSL_get1_peer_certificate(tls_->native_handle()), X509_free);
+  if (certificate != nullptr) certificate_names_ = CertificateNames(certificate.get());
+  Read();
 }
 
 void HttpConnection::UpdateShare() {
@@ -160,6 +166,7 @@ void HttpConnection::UpdateShare() {
     server_->shares[caller_.address].insert(this);
   } else {
     const auto share = server_->shares.find(caller_.address);
+    assert(share != server_->shares.end());
     share->second.erase(this);
     if (share->second.empty()) server_->shares.erase(share);
   }
@@ -226,6 +233,7 @@ void HttpConnection::Close() {
   if (std::exchange(stage_, Stage::kClosed) == Stage::kClosed) return;
   const auto self = shared_from_this();
   UpdateShare();
+  assert(!caller_.is_extra || server_->extras > 0);
   if (caller_.is_extra) --server_->extras;
   server_->open.erase(this);
   ErrorCode ignored;
@@ -246,9 +254,11 @@ void HttpConnection::BeginRequest() {
   stage_ = Stage::kHeader;
   deadline_ = After(server_->options.limits.header_time);
   parser_.emplace();
+  assert(counted_header_ == 0 && counted_body_ == 0);  // the last request has been answered
   parser_->header_limit(static_cast<uint32_t>(server_->options.limits.header_bytes));
   parser_->body_limit(server_->options.limits.body_bytes);
   answer_headers_.clear();
+  error_form_ = HttpErrorBody;
   header_bytes_ = header_lines_ = overhead_bytes_ = 0;
   is_folded_ = false;
 }
@@ -298,6 +308,7 @@ void HttpConnection::OnRead(ErrorCode error, size_t bytes) {
     const uint64_t at_once = server_->options.limits.body_bytes + kDropSlackBytes;
     return dropped_bytes_ < at_once ? Read() : void();
   }
+  assert(bytes <= incoming_.size());
   pending_.append(incoming_.data(), bytes);
   if (!CountBuffers()) {
     if (stage_ != Stage::kAnswer) return OnEvicted();
@@ -353,6 +364,8 @@ ErrorCode HttpConnection::ParseSome(absl::string_view bytes, size_t* taken) {
   ErrorCode error;
   const size_t before = parser_->get().body().size();
   *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
+  assert(*taken <= bytes.size());
+  assert(parser_->get().body().size() - before <= *taken);
   overhead_bytes_ += *taken - (parser_->get().body().size() - before);
   return error;
 }
@@ -372,6 +385,7 @@ ErrorCode HttpConnection::ParseHeader(absl::string_view bytes, size_t* taken) {
   }
   ErrorCode error;
   *taken = parser_->put(asio::const_buffer(bytes.data(), bytes.size()), error);
+  assert(*taken <= bytes.size());
   // Beast parses only complete headers, each with all of its lines.
   const absl::string_view text = bytes.substr(0, *taken);
   is_folded_ = is_folded_ || absl::StrContains(text, "\r\n ") || absl::StrContains(text, "\r\n\t");
@@ -381,8 +395,8 @@ ErrorCode HttpConnection::ParseHeader(absl::string_view bytes, size_t* taken) {
   return error;
 }
 
-// Counts the header fields in the budget, in the parser and as copies in the request. Returns false
-// if the budget has no room.
+// Adds the memory of the header fields to the budget: their bytes in the parser, and their copies
+// in the request. Returns false if the budget has no room.
 bool HttpConnection::ReserveHeader(size_t lines, size_t bytes) {
   const uint64_t wanted = lines * kFieldBytes + 2 * bytes;
   if (wanted <= counted_header_) return true;
@@ -399,7 +413,7 @@ void HttpConnection::CheckPending() {
   if (stage_ == Stage::kHeader && header_bytes_ + pending_.size() > limits.header_bytes) {
     RefuseWith(431, "headers" + over);
   } else if (stage_ == Stage::kBody && pending_.size() > limits.header_bytes) {
-    RefuseWith(431, "a chunk's header or the trailers" + over);
+    RefuseWith(431, "an HTTP chunk's header or the trailers" + over);
   } else if (stage_ == Stage::kBody && overhead_bytes_ > limits.body_bytes + limits.header_bytes) {
     RefuseWith(413, absl::StrCat("all chunk headers together must be at most ", limits.body_bytes,
                                  " bytes"));
@@ -457,7 +471,10 @@ void HttpConnection::TakeHead() {
   }
   message.clear();  // frees the fields; the parser itself knows the body's encoding
   request_.peer = caller_.peer;
-  if (server_->options.answer_headers) answer_headers_ = server_->options.answer_headers(request_);
+  request_.certificate_names = certificate_names_;
+  const HttpServer::Options& options = server_->options;
+  if (options.answer_headers) answer_headers_ = options.answer_headers(&request_);
+  if (options.error_form) error_form_ = options.error_form(request_.path);
 }
 
 void HttpConnection::OnHead() {
@@ -483,6 +500,10 @@ void HttpConnection::OnHead() {
     out_.push_back({kContinue, 0});
     WriteSome();
   }
+}
+
+HttpRefusal HttpConnection::Refusal(int status, absl::string_view why) const {
+  return {status, {{"Content-Type", "application/json"}}, error_form_(status, why)};
 }
 
 // Returns the refusal of a request that must not reach its handler; nullopt: the request is
@@ -519,6 +540,7 @@ std::optional<HttpRefusal> HttpConnection::RefusalOf() {
 }
 
 void HttpConnection::Handle() {
+  assert(stage_ == Stage::kBody && parser_->is_done());
   request_.body_bytes = std::move(parser_->get().body());
   parser_.reset();
   const bool is_head = request_.method == "HEAD";
@@ -558,7 +580,6 @@ void HttpConnection::Dispatch(HttpRequest request, uint64_t counted) {
 // Answers a request that cannot be read, and closes the connection.
 void HttpConnection::RefuseFault(ErrorCode error) {
   const HttpLimits& limits = server_->options.limits;
-  if (stage_ == Stage::kHeader) TakeHead();
   if (error == http::error::header_limit) {
     return RefuseWith(431, absl::StrCat("headers must be at most ", limits.header_bytes, " bytes"));
   }
@@ -573,6 +594,8 @@ void HttpConnection::RefuseFault(ErrorCode error) {
 }
 
 void HttpConnection::RefuseWith(int status, absl::string_view why) {
+  // The parser may have the path of an incomplete header, which decides the form of the error.
+  if (stage_ == Stage::kHeader && request_.method.empty()) TakeHead();
   Refuse(Refusal(status, why), /*closes=*/true);
 }
 
@@ -621,7 +644,7 @@ void HttpConnection::BeginAnswer(bool is_head, bool is_chunked) {
     });
   };
   answer_ = std::make_shared<HttpAnswer>(
-      is_head, is_chunked, keeps_alive_, answer_headers_,
+      is_head, is_chunked, keeps_alive_, answer_headers_, error_form_,
       std::exchange(counted_header_, 0) + std::exchange(counted_body_, 0), account_, poke);
 }
 
@@ -670,6 +693,7 @@ void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
   written_ = Clock::now();
   window_bytes_ += bytes;
   sent_ += bytes;
+  assert(writing_ && !out_.empty() && sent_ <= out_.front().bytes.size());
   if (sent_ == out_.front().bytes.size()) {
     account_->Shrink(out_.front().counted);
     out_.pop_front();
@@ -681,6 +705,7 @@ void HttpConnection::OnWritten(ErrorCode error, size_t bytes) {
 }
 
 void HttpConnection::EndAnswer() {
+  assert(stage_ == Stage::kAnswer && out_.empty() && sent_ == 0);
   bool keeps_alive = keeps_alive_ && !server_->draining;
   {
     absl::MutexLock lock(&answer_->mutex_);

@@ -137,6 +137,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   bool is_reading_request() const { return stage_ == Stage::kHeader || stage_ == Stage::kBody; }
   void UpdateShare();
+  void OnHandshake();
   void Read();
   void StartRead(boost::asio::mutable_buffer into);
   void OnRead(ErrorCode error, size_t bytes);
@@ -153,6 +154,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool CountBuffers();
   void TakeHead();
   void OnHead();
+  HttpRefusal Refusal(int status, absl::string_view why) const;
   std::optional<HttpRefusal> RefusalOf();
   void Handle();
   void Dispatch(HttpRequest request, uint64_t counted);
@@ -182,6 +184,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Stage stage_ = Stage::kHeader;
   Clock::time_point deadline_;    // time at which the current stage must end
   Clock::time_point linger_end_;  // time at which kLinger must end, even if bytes still arrive
+  std::vector<std::string> certificate_names_;  // set by the TLS handshake
   bool is_authenticated_ = false;
   bool is_in_share_ = false;
 
@@ -201,7 +204,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_folded_ = false;       // a header field spans several lines
   bool is_http11_ = true, keeps_alive_ = true;
 
-  HttpHeaders answer_headers_;  // headers added to each answer to the request
+  HttpHeaders answer_headers_;                // headers added to each answer to the request
+  HttpErrorForm error_form_ = HttpErrorBody;  // form of the server's own errors for the request
   std::shared_ptr<HttpAnswer> answer_;
   std::deque<HttpAnswer::Piece> out_;  // pieces being written; sent_ bytes of the first were sent
   size_t sent_ = 0;

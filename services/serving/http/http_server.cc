@@ -32,6 +32,7 @@ constexpr auto kDrainCheckPeriod = std::chrono::milliseconds(10);
 // When the server is destroyed, answers in progress get this long to reach their callers.
 constexpr auto kFinish = std::chrono::seconds(1);
 constexpr int kAcceptsAtOnce = 64;
+constexpr unsigned char kSessionId[] = {'h', 't', 't', 'p'};
 constexpr auto kTrimPause = std::chrono::seconds(5);
 constexpr uint64_t kTrimBytes = uint64_t{32} << 20;
 // TCP keepalive finds callers whose machine is gone, and callers that hung up after they closed
@@ -47,6 +48,13 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> MakeContext(const TlsTexts& 
                        error);
   if (!error) context->use_certificate_chain(asio::buffer(texts.certificate), error);
   if (!error) context->use_private_key(asio::buffer(texts.key), asio::ssl::context::pem, error);
+  if (!error && !texts.authority.empty()) {
+    context->add_certificate_authority(asio::buffer(texts.authority), error);
+    // A caller without a certificate passes; a certificate that is sent must be valid.
+    context->set_verify_mode(asio::ssl::verify_peer);
+    // OpenSSL resumes sessions of callers with certificates only if the context has an id.
+    SSL_CTX_set_session_id_context(context->native_handle(), kSessionId, sizeof(kSessionId));
+  }
   if (!error) return context;
   return absl::InvalidArgumentError(
       absl::StrCat("the TLS certificate or key of the HTTP server is invalid: ", error.message()));
@@ -206,7 +214,7 @@ class HttpServer::Rep {
     });
   }
 
-  // Called if descriptors or memory are missing: new connections wait until the next check.
+  // Called if no descriptor or memory is free: new connections wait until the next check.
   void PauseAccepting(ErrorCode error) {
     LogSometimes(&accept_failures_, LogLevel::kWarning, "accept failed",
                  {{"error", error.message()}});

@@ -94,10 +94,12 @@ class HttpServer {
     // Decides about a request when its headers are complete, before any of its body is read: `head`
     // has an empty body. Must not throw. Null: all requests pass.
     std::function<HttpVerdict(const HttpRequest& head)> check_head;
-    // Returns headers for each answer to a request, also for the server's own refusals. Called when
-    // the request's headers are complete, before check_head, also if the headers are refused. The
-    // returned headers are not counted in the budget. Null: none.
-    std::function<HttpHeaders(const HttpRequest& head)> answer_headers;
+    // Returns headers for each answer to a request, also for the server's own errors, and may add
+    // headers to `head`. Called before check_head, also if the headers are refused; `head` is then
+    // incomplete. The headers are not counted in the budget. Null: none.
+    std::function<HttpHeaders(HttpRequest* head)> answer_headers;
+    // Returns the form of the server's own errors on this path. Null: HttpErrorBody.
+    std::function<HttpErrorForm(absl::string_view path)> error_form;
     // Host names that a request may name in addition to the server's own names (HostRule). Errors
     // name `hosts_flag` as the flag that sets them.
     std::vector<std::string> hosts;
