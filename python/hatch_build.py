@@ -6,6 +6,7 @@ The messages are compiled under the package's own name: a module `proto` would h
 
 from __future__ import annotations
 
+import email
 import pathlib
 import re
 import shutil
@@ -35,6 +36,15 @@ BLOCKING = (
     (r"\bfrom asyncio import sleep\b", "from time import sleep"),
 )
 FILES = ("cache_store", "chunk_run", "inference", "store_stats")
+
+
+def version() -> str:
+    """Returns the version of the repository; in a source package, that package's version."""
+    root = pathlib.Path(__file__).parent
+    if (root / "PKG-INFO").exists():
+        return email.message_from_bytes((root / "PKG-INFO").read_bytes())["Version"]
+    command = [root.parent / "scripts" / "version.sh", "version"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def strict(stub: str) -> str:

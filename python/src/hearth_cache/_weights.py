@@ -28,7 +28,7 @@ _WHOLE_PROMPT = {"POLY", "XLORA"}
 
 @dataclass
 class _State:
-    # In the order in which _state_of() visits them.
+    # The tensors of the model, in the order in which _state_of() visits them.
     tensors: list[Any] = field(default_factory=list[Any])
     # Names of the active adapters in each PEFT layer.
     adapters: list[str] = field(default_factory=list[str])

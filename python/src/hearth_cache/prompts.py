@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Optional, TypedDict, Union, cast
@@ -60,6 +61,8 @@ class GenerateOptions(PrefillOptions, total=False):
 
     Without max_new_tokens, an answer has at most 256 tokens, or fewer if the context is full.
     `logprobs`: alternatives to report for each token; 0: only the token's own logprob.
+    `json_schema`: the answer obeys this schema, a value or its JSON text. To continue a saved
+    inference, pass the `grammar` of load_state() instead; an empty one counts as absent.
     """
 
     max_new_tokens: int
@@ -78,6 +81,8 @@ class GenerateOptions(PrefillOptions, total=False):
     early_stopping: bool
     first_draw: int
     hash_logits: bool
+    json_schema: Union[str, bool, Mapping[str, Any]]
+    grammar: inference_pb2.Grammar
     temperature: float
     top_k: int
     top_p: float
@@ -131,7 +136,15 @@ def generate_request(prompt: inference_pb2.PromptInput,
     for name, value in options.items():
         if name not in GenerateOptions.__annotations__:
             raise TypeError(f"{name}: unknown option; GenerateOptions lists all")
-        if name not in PromptOptions.__annotations__:
+        if name == "json_schema":
+            schema = value if isinstance(value, str) else json.dumps(value)
+            fields["grammar"] = inference_pb2.Grammar(json_schema=schema)
+        elif name == "grammar":
+            if "json_schema" in options:
+                raise ValueError("json_schema and grammar exclude each other; give one")
+            if value.ByteSize() > 0:
+                fields["grammar"] = value
+        elif name not in PromptOptions.__annotations__:
             (sampling if name in _SAMPLING else fields)[name] = _value(name, value)
     return inference_pb2.GenerateRequest(
         prompt=prompt, sampling=inference_pb2.SamplingParams(**sampling) if sampling else None,

@@ -372,7 +372,7 @@ def _list_of(ids: Ids) -> list[int]:
 def _prompts_of(inputs: Any, mask: Any) -> list[list[int]]:
     """Returns the token ids of each prompt, without padding."""
     if inputs.dim() != 2 or 0 in inputs.shape or mask.shape != inputs.shape:
-        raise ValueError("inputs and attention_mask must be of one shape [prompts, tokens]; got "
+        raise ValueError("inputs and attention_mask must have the shape [prompts, tokens]; got "
                          f"{list(inputs.shape)} and {list(mask.shape)}")
     shown = mask.bool()
     if not bool(shown[:, -1].all()) or bool((shown[:, :-1] & ~shown[:, 1:]).any()):

@@ -200,7 +200,7 @@ def _layout_of(config: Any) -> tuple[PageLayout, list[str], list[int]]:
     windows = {spec.sliding_window for (_, spec, _), kind in zip(layers, kinds) if kind == "l"}
     shapes = {(spec.block_size, spec.page_size_bytes) for _, spec, _ in layers}
     if len(shapes) != 1 or len(windows) > 1:
-        raise ValueError("all layers must have one (block size, page bytes) and window; got "
+        raise ValueError("all layers must have the same (block size, page bytes) and window; got "
                          f"{sorted(shapes)} and {sorted(windows)}")
     (block_tokens, page_bytes), = shapes
     if block_tokens & (block_tokens - 1) or not 16 <= block_tokens <= 1024:

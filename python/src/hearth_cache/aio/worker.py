@@ -242,7 +242,8 @@ class AsyncWorker(AsyncClosing):
                 file.write(piece.data)
 
     async def load_state(self, path: PathText) -> inference_pb2.LoadStateResponse:
-        """Loads a saved inference into the worker; the response says how to continue it."""
+        """Loads a saved inference into the worker; the response has the prompt and the options that
+        continue it: token_ids, first_draw, sampling, grammar and adapter."""
         async def pieces() -> AsyncIterator[inference_pb2.StateChunk]:
             with open(path, "rb") as file:
                 while data := file.read(_STATE_PIECE_BYTES):

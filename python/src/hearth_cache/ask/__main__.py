@@ -72,17 +72,30 @@ def keep(text: str) -> int:
     return int(min(duration(text), 3600.0))
 
 
+def schema(path: str) -> str:
+    try:
+        made = text_of(read_file(path), path)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not made.strip():
+        raise argparse.ArgumentTypeError(f"{path} is empty")
+    return made
+
+
 def several(kind: Callable[[str], Any]) -> dict[str, Any]:
     return {"type": kind, "action": "append"}
 
 
-METAVARS: dict[Any, str] = {float: "NUMBER", utf8: "TEXT", keep: "DURATION", bias: "ID=BIAS"}
+METAVARS: dict[Any, str] = {float: "NUMBER", utf8: "TEXT", keep: "DURATION", bias: "ID=BIAS",
+                           schema: "FILE"}
 ANSWER_FLAGS = (
     Flag("--max-new-tokens", "max_new_tokens", "maximum tokens to generate (default: 128)",
          {"type": UINT, "default": 128}),
     Flag("--stop", "stop", "end the answer at this text; may be repeated", several(utf8)),
     Flag("--ignore-eos", "ignore_eos", "continue after the model's end of text",
          {"action": "store_true", "default": None}),
+    Flag("--json-schema", "json_schema", "file with the JSON schema that each answer must obey",
+         {"type": schema}),
     Flag("--generation-config", "server_defaults",
          "auto: temperature, top-k and top-p default to the model's own (see hearthctl model); "
          "none (the default): greedy", {"choices": ("auto", "none")}),
