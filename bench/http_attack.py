@@ -64,7 +64,7 @@ BACK_WITHIN_S = 30.0
 SETTLE_S = 1.0  # seconds of attack before the honest client begins
 CALL_S, HEALTH_S = 30.0, 5.0  # seconds after which a chat and a /health request fail
 EACH_HEALTH_S = 0.1  # seconds between /health requests
-LEAST_CHATS = 3  # chats to measure at least, even if the round then takes longer
+LEAST_CHATS = 3  # minimum number of chats to measure, even if the round then takes longer
 PAGE_MIB = 4096 / (1 << 20)
 
 
@@ -181,11 +181,24 @@ class Case:
                 time.sleep(0.05)
         return chats, health
 
+    def ask_for_json(self):
+        """Sends a JSON schema: the first one makes the worker's tables for grammars, which stay."""
+        body = {"prompt": "a", "max_tokens": 1,
+                "response_format": {"type": "json_schema",
+                                    "json_schema": {"name": "a", "schema": {"type": "object"}}}}
+        request = urllib.request.Request(
+            self.worker.url("http") + "/v1/completions", data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json",
+                     **({"Authorization": f"Bearer {self.token}"} if self.token else {})})
+        with urllib.request.urlopen(request) as answer:
+            answer.read()
+
     def attacker(self):
         return Attacker(self.args, self.name, self.worker, self.attackers)
 
     def measure(self):
         self.honest(0)  # the first calls are slower and are not measured
+        self.ask_for_json()
         rest(self.process)
         alone, alone_health = self.honest(self.args.alone)
         before = resident_mib(self.process)

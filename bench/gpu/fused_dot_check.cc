@@ -147,7 +147,8 @@ bool CheckIntegers() {
                       });
 }
 
-// If no bit of any term is below the cut, the result of a step is the exact sum, rounded once.
+// If truncating the terms loses no bit, the result of the tensor core's step is the exact sum,
+// rounded once, toward zero (fused_dot.h).
 bool CheckExactSums() {
   CaseRandom random(5);
   uint64_t differing = 0;

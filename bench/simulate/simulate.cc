@@ -223,7 +223,8 @@ class PointOptimum : public Cache {
     for (uint32_t end = request.tokens / kBlockTokens; end > 0; --end) {
       const uint32_t last = blocks[end - 1];
       const bool held = points_.Has(last);
-      // not possible: the local layers before this boundary were restored, not computed
+      // A restore point cannot be added inside the restored prefix: its local layers were not
+      // computed.
       if (!held && end <= restored) continue;
       const uint32_t next = NextUse(uses_[last], longer, index);
       if (held) order_.erase({next_[last], ~end, last});
