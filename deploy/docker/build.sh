@@ -1,12 +1,12 @@
 #!/bin/bash
-# build.sh PREFIX BINARY...: compiles the named binaries inside a builder image and installs them,
-# stripped, under PREFIX/bin. Debian's packages are already installed (apt-install.sh).
+# build.sh PREFIX BINARY...: compiles the named programs inside a builder image and installs them
+# under PREFIX with install.sh; with hearth-worker, also the downloader of models. Debian's packages
+# are already installed (apt-install.sh).
 #
-# hearth-worker needs libtorch, whose shared libraries are copied to PREFIX/lib/torch/lib. It is the
-# CPU build that ./hearth setup fetches or, if DEVICE is cuda, the CUDA build from PyPI. The CUDA
-# build looks for NVIDIA's libraries at ../../nvidia relative to its own folder, so they are copied
-# to PREFIX/lib/nvidia. The library of llguidance is copied to PREFIX/lib. Without hearth-worker,
-# neither library is fetched.
+# hearth-worker needs libtorch: the CPU build that ./hearth setup fetches or, if DEVICE is cuda, the
+# CUDA build from PyPI. Without hearth-worker, neither libtorch nor llguidance is fetched.
+# The context has no git: to build another version than CMakeLists.txt has, or to name the commit,
+# use `docker build --build-arg HEARTH_VERSION=$(scripts/version.sh version)`, and HEARTH_COMMIT.
 # REQUIRES: runs in the root of the source tree.
 set -euo pipefail
 prefix=$1
@@ -39,15 +39,5 @@ fi
 cmake -S . -B build/image -G Ninja "${options[@]}"
 cmake --build build/image --target "$@"
 
-mkdir -p "$prefix/bin"
-for binary in "$@"; do
-  install --strip -m 0755 "build/image/bin/$binary" "$prefix/bin/$binary"
-done
-if [[ $torch ]]; then
-  mkdir -p "$prefix/lib/torch"
-  cp build/image/lib/libllguidance.so "$prefix/lib/"
-  cp -r "$torch/lib" "$prefix/lib/torch/lib"
-  # Removes torch's Python binding, which the worker never loads and which needs libpython.
-  rm -f "$prefix"/lib/torch/lib/libtorch_python*
-  [[ ! -d $torch/../nvidia ]] || cp -r "$torch/../nvidia" "$prefix/lib/nvidia"
-fi
+deploy/docker/install.sh build/image "$torch" "$prefix" "$@"
+[[ -z $torch ]] || deploy/docker/install-downloader.sh "$prefix"

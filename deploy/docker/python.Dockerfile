@@ -6,6 +6,7 @@ WORKDIR /src
 COPY deploy/docker/apt-install.sh deploy/docker/python-packages.txt deploy/docker/
 RUN deploy/docker/apt-install.sh deploy/docker/python-packages.txt
 COPY . .
+ARG HEARTH_VERSION
 RUN python3 -m venv /opt/hearth \
     && /opt/hearth/bin/pip install --no-cache-dir --constraint scripts/constraints.txt \
         './python[events]'
@@ -19,6 +20,15 @@ RUN groupadd --gid 10001 hearth \
         --shell /usr/sbin/nologin hearth
 COPY --from=build /opt/hearth/ /opt/hearth/
 COPY LICENSE NOTICE /usr/share/doc/hearth/
+
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="hearth-python" \
+    org.opencontainers.image.description="Programs of the Python package hearth-cache" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION" \
+    org.opencontainers.image.base.name="debian:12.12-slim"
 
 USER 10001:10001
 # The program ends when it cannot continue: its exit status is its health.

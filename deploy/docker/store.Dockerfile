@@ -6,6 +6,7 @@ COPY deploy/docker/apt-install.sh deploy/docker/
 COPY scripts/apt-packages.txt scripts/
 RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
 COPY . .
+ARG HEARTH_VERSION HEARTH_COMMIT
 RUN deploy/docker/build.sh /out hearth-store hearthctl
 
 FROM debian:12.12-slim
@@ -19,6 +20,15 @@ RUN groupadd --gid 10001 hearth \
 COPY --from=build /out/bin/ /usr/local/bin/
 COPY deploy/docker/healthcheck.sh /usr/local/bin/hearth-healthcheck
 COPY LICENSE NOTICE /usr/share/doc/hearth/
+
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="hearth-store" \
+    org.opencontainers.image.description="Store of KV prefixes for Gemma 3" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION" \
+    org.opencontainers.image.base.name="debian:12.12-slim"
 
 ENV HEARTH_STORE_LISTEN=0.0.0.0:7080 \
     HEARTH_STORE_METRICS_LISTEN=0.0.0.0:9080 \
