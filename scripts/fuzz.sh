@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of files and network input, and keeps inputs that reach new code.
 #
-#   scripts/fuzz.sh [SECONDS_EACH] [TARGET...]     default: 600 s for each of the seven
+#   scripts/fuzz.sh [SECONDS_EACH] [TARGET...]     default: 600 s for each of the nine
 #
 # Needs clang with libFuzzer (Debian: clang-14 libclang-rt-14-dev). A crash leaves its input in
 # build-fuzz/ and ends with a failure; new inputs go to tests/fuzz/corpus, minimised.
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-600}
 shift || true
 targets=("${@:-}")
-[[ -n ${targets[0]} ]] || targets=(snapshot manifest request state redis http calls)
+[[ -n ${targets[0]} ]] || targets=(snapshot manifest request state redis http bodies calls grammar)
 clang=$(command -v clang++-14 || command -v clang++) || {
   echo "fuzz.sh: clang is not installed; apt-get install clang-14 libclang-rt-14-dev" >&2
   exit 1

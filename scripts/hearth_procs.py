@@ -36,7 +36,8 @@ def make_certificate(folder, name):
 
 class Process:
     """A running server. `address`: its gRPC address. `under`: a command that executes the server,
-    such as nsenter with its arguments. `pages`: HTTP listeners to open, "metrics" or "http"."""
+    such as nsenter with its arguments. `pages`: HTTP listeners to open, "metrics" or "http", or
+    {name: HOST:PORT}."""
 
     def __init__(self, argv, name, work_dir, listen="127.0.0.1:0", under=(), pages=()):
         self.name = name
@@ -46,8 +47,9 @@ class Process:
         self._page_files = {page: pathlib.Path(work_dir) / f"{name}.{page}" for page in pages}
         self.address_file.unlink(missing_ok=True)
         for page, file in self._page_files.items():
-            self.argv += [f"--{page}-listen", "127.0.0.1:0", f"--{page}-address-file", str(file)]
-        self.argv += ["--listen", listen, "--address-file", str(self.address_file)]
+            address = pages[page] if isinstance(pages, dict) else "127.0.0.1:0"
+            self.argv += [f"--{page}-listen", address, f"--{page}-address-file", str(file)]
+        self.argv += self._address_flags(listen)
         with open(self.log_path, "ab") as log:
             self.popen = subprocess.Popen(self.argv, stdout=log, stderr=log,
                                           stdin=subprocess.DEVNULL)
@@ -57,6 +59,9 @@ class Process:
         except BaseException:
             self.kill()
             raise
+
+    def _address_flags(self, listen):
+        return ["--listen", listen, "--address-file", str(self.address_file)]
 
     def url(self, page):
         """Returns the URL of an HTTP listener, without a slash at the end."""
@@ -72,11 +77,15 @@ class Process:
         text = self.log_path.read_text(errors="replace").splitlines()
         return "\n".join("    " + line for line in text[-lines:])
 
+    def _ready_address(self):
+        """Returns the address once the server is ready, else None."""
+        return self.address_file.read_text().strip() if self.address_file.exists() else None
+
     def _wait_ready(self):
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            if self.address_file.exists():
-                return self.address_file.read_text().strip()
+            if address := self._ready_address():
+                return address
             if self.popen.poll() is not None:
                 raise ProcessFailed(
                     f"{self.name} ended with {self.popen.returncode} before it was ready:\n"

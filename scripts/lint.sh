@@ -22,7 +22,7 @@ check_python() { python_files | xargs -r "$PYTHON" -m pyflakes; }
 
 check_shell() {
   shellcheck -x -P "$ROOT" "$ROOT/hearth" "$ROOT/.ci/run"
-  shellcheck "$ROOT"/scripts/*.sh "$ROOT"/tests/scripts/*.sh "$ROOT"/bench/*.sh
+  shellcheck "$ROOT"/scripts/*.sh "$ROOT"/tests/{packages,scripts}/*.sh "$ROOT"/bench/*.sh
 }
 
 check_dockerfiles() {

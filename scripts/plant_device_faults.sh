@@ -36,12 +36,12 @@ planted() {
 
 THREADS=(-fsanitize=thread -DHEARTH_WARPS_AS_THREADS)
 LATE='DeviceStep.LateCopies*'
-planted "no fault, threads" product_program.h "" "$LATE" "${THREADS[@]}"
+planted "unchanged programs, with threads" product_program.h "" "$LATE" "${THREADS[@]}"
 planted "no barrier before a product's stage" product_program.h \
   's|BARRIER\(\);  // the stage is there.*||' "$LATE" "${THREADS[@]}"
 planted "no barrier before attention's weights" attend_programs.h \
   '/^    BARRIER\(\);$/d' "$LATE" "${THREADS[@]}"
-planted "no fault, late copies" product_program.h "" "$LATE"
+planted "unchanged programs, with late copies" product_program.h "" "$LATE"
 planted "a product waits for one stage too few" product_program.h \
   's|kAhead > 0 \? 3 : 2|kAhead > 0 ? 2 : 1|' "$LATE"
 planted "attention waits for one stage too few" attend_programs.h \

