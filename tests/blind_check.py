@@ -18,7 +18,7 @@ import tarfile
 import tokenize
 
 import blind_messages
-from tidy_names import TOKEN, line_of
+from cpp_tokens import TOKEN, line_of
 
 C_FAMILY = (".cc", ".h", ".cu", ".cuh", ".proto")
 MESSAGE_FOLDERS = ("proto", "cache_store", "worker", "services", "python", "scripts", "hearth")

@@ -8,14 +8,12 @@ the name that is its first argument. Suffixes, which another place appends, are 
 import ast
 import re
 
+from cpp_tokens import TOKEN, line_of
+
 NAME = re.compile(r"-{0,2}[a-z][\w.,-]*")
 SUFFIX = tuple(" ;:,.)")
 CODE = re.compile(r"^<|\\b|\$\{|=\*|==\d|\bimport \w+$|\(\) \{")
 
-CPP_TOKEN = re.compile(
-    r'(?P<skip>//[^\n]*|/\*.*?\*/|^[ \t]*#(?:\\\n|[^\n])*|\n|[ \t]+|R"(\w*)\(.*?\)\2")'
-    r'|"(?P<text>(?:\\.|[^"\\\n])*)"|(?P<word>\'(?:\\.|[^\'\\\n])+\'|\w+(?:(?:::|\')\w+)*|<<|[+]='
-    r'|::|[=!<>]=|.)', re.S | re.M)
 OPEN, CLOSE = "([{", ")]}"
 # Functions that print their arguments, one after the other.
 JOIN = {"StrCat", "StrAppend", "string", "string_view"}
@@ -41,8 +39,8 @@ def _is(token, *words):
 
 
 def _groups(text):
-    stack, line = [Group()], 1
-    for match in CPP_TOKEN.finditer(text):
+    stack = [Group()]
+    for match in TOKEN.finditer(text):
         word = match["word"]
         if word and word in OPEN:
             stack.append(Group(word))
@@ -52,8 +50,7 @@ def _groups(text):
                 stack.pop()
         elif match["skip"] is None:
             kind = "word" if word else "text"
-            stack[-1].append((line, kind, match[kind]))
-        line += match[0].count("\n")
+            stack[-1].append((line_of(text, match.start()), kind, match[kind]))
     return stack[0]
 
 
@@ -102,10 +99,9 @@ class _Cpp:
         """Yields the messages in brackets that are not part of a joined text."""
         for at, token in enumerate(expression):
             if isinstance(token, Group):
-                before = expression[at - 1] if at else None
                 is_joined = token.bracket != "{" and self._joined(
                     expression[max(at - 1, 0):at + 1])[0]
-                if not is_joined and not (before and _is(before, "static_assert")):
+                if not is_joined:
                     yield from self._of(token)
 
     def _joined(self, tokens):

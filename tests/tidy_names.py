@@ -13,17 +13,15 @@ import os
 import re
 import sys
 
+from cpp_tokens import TOKEN, line_of
+
 FOLDERS = ("proto", "cache_store", "worker", "services")
 TEXT_CHARACTERS_MIN = 20
 # A shorter literal is a common phrase, such as " bytes; the limit is ".
 FRAGMENT_CHARACTERS_MIN = 25
 WORDS_MIN = 3
 
-TOKEN = re.compile(
-    r'(?P<skip>//[^\n]*|/\*.*?\*/|^[ \t]*#(?:\\\n|[^\n])*|\bstatic_assert\(.*?\);'
-    r'|R"(?P<end>\w*)\(.*?\)(?P=end)"|\'(?:\\.|[^\'\\\n])+\'|(?<=\d)\'(?=\d))'
-    r'|"(?P<text>(?:\\.|[^"\\\n])*)"|(?P<mark>[(){}\[\],;])|(?P<rest>[^\s"(){}\[\],;])',
-    re.S | re.M)
+MARKS = set("(){}[],;")
 
 # Counters in stats.cc and engine_counters.cc whose metric has a different name.
 RENAMED = {
@@ -56,17 +54,14 @@ COMMANDS = ("services/hearthctl/", "services/cli/", "bench/simulate/")
 OTHER_FLAGS = {"help", "version", "man", "config", "worker"}
 
 
-def line_of(text, at):
-    return text.count("\n", 0, at) + 1
-
-
 def said(text):
     """Returns [(line, text)] of the string literals of a C++ file. Adjacent literals are joined,
     and so are the literals inside one pair of brackets, with * for each value between them."""
     # Groups of open brackets; an entry is [line, literal], or None for a value.
     found, stack = [], [[]]
     for match in TOKEN.finditer(text):
-        group, mark = stack[-1], match["mark"]
+        group = stack[-1]
+        mark = match["word"] if match["word"] in MARKS else None
         if match["text"] is not None:
             if group and group[-1] is not None:
                 group[-1][1] += match["text"]

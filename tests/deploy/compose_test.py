@@ -1,4 +1,4 @@
-"""docker-compose.yml: one store and two workers that are connected only to each other."""
+"""docker-compose.yml: one store and two workers connected only to each other, and profiles."""
 import copy
 import pathlib
 import re
@@ -9,12 +9,24 @@ import yaml
 import manifests as m
 
 STORE = "store"
+PROFILES = {"redis", "envoy", "monitoring"}
+GIB = 2**30
 HTTP_PORT = 8000
 USER = 10001
 
 
 def load():
     return yaml.safe_load((m.ROOT / "docker-compose.yml").read_text())
+
+
+def default_of(value):
+    """Returns the value of `${VARIABLE:-value}` if the variable is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
+def limit_of(service):
+    return m.bytes_of(re.sub(r"([gm])$", lambda unit: unit[1].upper() + "i",
+                             default_of(service["mem_limit"])))
 
 
 def names_of(name, service):
@@ -42,27 +54,37 @@ def http_problems(name, services):
 def problems(compose):
     found = []
     services = compose["services"]
-    workers = [name for name in services if name != STORE]
+    workers = [name for name in services if name.startswith("worker")]
     if len(workers) != 2:
         found.append("not two workers")
+    if {name for name, service in services.items() if "profiles" not in service} != {
+            STORE, *workers}:
+        found.append("other services start without a profile")
     published = [p for s in services.values() for p in s.get("ports", [])]
     found += [f"{p} is open to the network" for p in published if not p.startswith("127.0.0.1:")]
     host_ports = [p.split(":")[1] for p in published]
     if len(host_ports) != len(set(host_ports)):
         found.append("a host port is used twice")
     for name, service in services.items():
-        dockerfile = m.ROOT / service["build"]["dockerfile"]
-        if not dockerfile.exists():
-            found.append(f"{name}: no {dockerfile}")
-        if service["healthcheck"]["test"][0] != "CMD":
-            found.append(f"{name}: no health check in exec form")
+        if "build" in service:
+            dockerfile = m.ROOT / service["build"]["dockerfile"]
+            if not dockerfile.exists():
+                found.append(f"{name}: no {dockerfile}")
+            if service["healthcheck"]["test"][0] != "CMD":
+                found.append(f"{name}: no health check in exec form")
+        elif not re.search(r":(v?\d+\.\d+(\.\d+)?|dev)$", service["image"]):
+            found.append(f"{name}: {service['image']} has no version")
+        if "mem_limit" not in service:
+            found.append(f"{name}: no memory limit")
         if not service.get("read_only") or service.get("cap_drop") != ["ALL"]:
             found.append(f"{name}: not hardened")
         for volume in service.get("volumes", []):
             source = volume.rsplit(":/", 1)[0]
             if source.startswith("${") and not volume.endswith(":ro"):
                 found.append(f"{name}: the model folder is writable")
-            if source.isidentifier() and source not in compose["volumes"]:
+            if source.startswith("./") and not (m.ROOT / source).exists():
+                found.append(f"{name}: no {source}")
+            if re.fullmatch(r"[\w-]+", source) and source not in compose["volumes"]:
                 found.append(f"{name}: volume {source} is not declared")
     for name in workers:
         worker = services[name]
@@ -80,7 +102,8 @@ def problems(compose):
     if not any(v.endswith(":" + data_dir) for v in services[STORE]["volumes"]):
         found.append("the store's data folder is on no volume")
     socket = services[STORE]["environment"].get("HEARTH_STORE_SHARED_MEMORY", "")
-    for name, service in services.items():
+    for name in (STORE, *workers):
+        service = services[name]
         mounted = dict(v.rsplit(":", 1) for v in service.get("volumes", []) if v.count(":") == 1)
         if mounted.get("shared") != str(pathlib.PurePosixPath(socket).parent):
             found.append(f"{name}: the store's memory is not shared with it")
@@ -106,13 +129,56 @@ class ComposeTest(unittest.TestCase):
         variable = next(word for word in head.split() if word.startswith("HEARTH_STORE_"))
         self.assertIn(variable, load()["services"][STORE]["environment"])
 
-    def test_memory_limits_total_at_most_16_gib(self):
+    def test_memory_limits_total_at_most_8_gib(self):
         services = load()["services"]
-        limits = {name: int(re.search(r"(\d+)g\b", service["mem_limit"]).group(1))
-                  for name, service in services.items()}
-        host = int(services[STORE]["environment"]["HEARTH_STORE_HOST_BYTES"].removesuffix("GiB"))
-        self.assertGreater(limits[STORE], host)
-        self.assertLessEqual(sum(limits.values()), 16)
+        # One-shot services end before the others need their memory.
+        limits = {name: limit_of(service) for name, service in services.items()
+                  if service.get("restart") != "no"}
+        self.assertLessEqual(sum(limits.values()), 8 * GIB)
+        self.assertLessEqual(sum(limits[n] for n in limits if "profiles" not in services[n]),
+                             6.5 * GIB)
+
+    def test_sizes_fit_memory_limits(self):
+        # The parts are those of docs/sizing.md.
+        services = load()["services"]
+        store = services[STORE]
+        env = store["environment"]
+        parts = [m.bytes_of(env["HEARTH_STORE_" + name]) for name in ("HOST_BYTES",
+                                                                    "MAX_STAGED_BYTES")]
+        self.assertLessEqual(sum(parts) + 1.25 * GIB, limit_of(store))
+        worker = services["worker-1"]
+        env = worker["environment"]
+        kv, pool, staging = (m.bytes_of(default_of(env[f"HEARTH_WORKER_{name}_BYTES"]))
+                             for name in ("KV", "POOL", "STAGING"))
+        model, logits, connections = 241 * 2**20, 16 * 2**20, 384 * 2**20
+        self.assertLessEqual(model + kv * 1.25 + pool + staging + logits + connections,
+                             limit_of(worker))
+
+    def test_profiles_are_as_documented(self):
+        compose = load()
+        self.assertEqual({p for s in compose["services"].values() for p in s.get("profiles", [])},
+                         PROFILES)
+        head = (m.ROOT / "docker-compose.yml").read_text().partition("name:")[0]
+        page = (m.ROOT / "docs" / "deploy.md").read_text()
+        for profile in PROFILES:
+            self.assertRegex(head, rf"(?m)^#   {profile} ")
+            self.assertIn(f"`{profile}`", page)
+
+    def test_redis_primaries_follow_documentation(self):
+        page = (m.ROOT / "docs" / "scale-out.md").read_text()
+        policy, samples = re.search(r"`maxmemory-samples` \| `([\w-]+)`; (\d+)", page).groups()
+        services = load()["services"]
+        primaries = [name for name, service in services.items()
+                     if str(service.get("command", "")).startswith("redis-server ")]
+        self.assertEqual(len(primaries), 3)
+        for name in primaries:
+            command = services[name]["command"]
+            for words in (f"--maxmemory-policy {policy} ", f"--maxmemory-samples {samples} ",
+                          f"--cluster-announce-hostname {name} ", "--cluster-enabled yes "):
+                self.assertIn(words, command)
+            size = m.bytes_of(re.search(r"--maxmemory (\d+)mb", command)[1] + "Mi")
+            self.assertLess(1.25 * size, limit_of(services[name]))
+            self.assertIn(name, services["redis-cluster"]["depends_on"])
 
     def test_example_restores_on_second_worker(self):
         page = (m.ROOT / "docs" / "deploy.md").read_text()
@@ -178,6 +244,13 @@ class ComposeTest(unittest.TestCase):
         self.assertIn("cannot make a socket", broken(
             lambda _, c: c["volumes"]["shared"]["driver_opts"].__setitem__("o", "mode=0755")))
         self.assertIn("not two workers", broken(lambda s, _: s.pop("worker-2")))
+        self.assertIn("without a profile", broken(lambda s, _: s["envoy"].pop("profiles")))
+        self.assertIn("has no version", broken(
+            lambda s, _: s["redis-1"].__setitem__("image", "redis:latest")))
+        self.assertIn("grafana: no memory limit", broken(
+            lambda s, _: s["grafana"].pop("mem_limit")))
+        self.assertIn("prometheus: no ./gone", broken(
+            lambda s, _: s["prometheus"].__setitem__("volumes", ["./gone:/etc/gone:ro"])))
         self.assertIn("no /", broken(
             lambda s, _: s[STORE]["build"].__setitem__("dockerfile", "deploy/gone.Dockerfile")))
 

@@ -45,6 +45,10 @@ def rule_problems(text):
         problems.append("does not end as a numbered user other than root")
     if not [rest for word, rest in final if word == "HEALTHCHECK"]:
         problems.append("says nothing about health")
+    labels = " ".join(rest for word, rest in final if word == "LABEL")
+    problems += [f"no label {name}" for name in ("title", "description", "licenses", "version",
+                                                 "revision", "base.name")
+                 if f"org.opencontainers.image.{name}=" not in labels]
     if not [rest for word, rest in final if word == "ENTRYPOINT" and rest.startswith("[")]:
         problems.append("no ENTRYPOINT in exec form: signals would not arrive")
     # The folders must belong to group 0: OpenShift runs containers with other user ids, in group 0.
@@ -127,7 +131,7 @@ class DockerfilesTest(unittest.TestCase):
 
     def test_environment_variables_match_kubernetes(self):
         known = set()
-        for objects in (m.kustomize(m.BASE), m.kustomize(m.GPU)):
+        for objects in (m.kustomize(m.CPU), m.kustomize(m.GPU)):
             for config in m.of_kind(objects, "ConfigMap"):
                 known |= set(config["data"])
         for path in DOCKERFILES:
@@ -249,6 +253,7 @@ class BrokenDockerfileTest(unittest.TestCase):
                 ("HEALTHCHECK", "LABEL x=y #", "nothing about health"),
                 ("debian:12.12-slim", "debian:12", "no pinned Debian"),
                 ("COPY LICENSE", "COPY models/gemma /models/\nCOPY LICENSE", "copies a model"),
+                ("image.revision", "image.commit", "no label revision"),
                 ("-g root -m 0770", "-g hearth -m 0700", "only one user"),
                 ("EXPOSE 7080", "EXPOSE 8000", "listens at ['7080', '9080'] and exposes"),
                 ("EXPOSE", "ENV HF_TOKEN=abc\nEXPOSE", "a secret")):

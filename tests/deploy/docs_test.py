@@ -13,6 +13,7 @@ import manifests as m
 
 sys.path.insert(0, str(m.ROOT / "tests"))
 
+import cpp_tokens  # noqa: E402
 import tidy  # noqa: E402
 import tidy_names  # noqa: E402
 import tidy_rules  # noqa: E402
@@ -27,6 +28,8 @@ SOURCE_SUFFIXES = {".cc", ".h", ".cu", ".py", ".sh", ".proto", ".cmake", ".txt",
                    ".toml", ".Dockerfile"}
 # Flags on pages that belong to no program here: mypy's, and an example in the reference.
 FOREIGN_FLAGS = {"--strict", "--some-name"}
+MESSAGE_FOLDERS = ("proto", "cache_store", "worker", "services")
+TROUBLESHOOTING = DOCS / "troubleshooting.md"
 PROGRAMS = ("hearth-store", "hearth-worker", "hearth-simulate", "hearthctl")
 
 
@@ -173,6 +176,45 @@ def unknown_variables(text):
     return [name for name in named if name not in variables | composed]
 
 
+@functools.cache
+def program_texts():
+    """Returns (the string literals of each source file of the programs, all words of the files).
+    The literals are one text, with * between literals that are not adjacent."""
+    texts, words = [], set()
+    for path, lines in TREE.items():
+        if not path.startswith(MESSAGE_FOLDERS) or not path.endswith((".cc", ".h", ".cu")):
+            continue
+        source, parts, is_adjacent = "\n".join(lines), [], False
+        for match in cpp_tokens.TOKEN.finditer(source):
+            if match["text"] is not None:
+                parts += [] if is_adjacent else ["*"]
+                parts.append(match["text"].replace('\\"', '"'))
+                is_adjacent = True
+            elif match["skip"] is None:
+                is_adjacent = False
+        texts.append("".join(parts))
+        words.update(re.findall(r"\w+", source))
+    return texts, words
+
+
+def unknown_quotes(text):
+    """Returns the quotes of troubleshooting.md that are not in the programs' literals. A quote is a
+    code span in the first column. Its placeholders, which the page's second paragraph lists, stand
+    for any value. A quote without spaces must consist of words of the sources."""
+    placeholders = set(code_spans(text.split("\n\n")[1].split(" stand for values")[0]))
+    texts, words = program_texts()
+
+    def is_printed(quote):
+        if " " not in quote:
+            return set(re.findall(r"\w+", quote)) - placeholders <= words
+        pieces = re.split(r"\b(?:" + "|".join(placeholders) + r")\b", quote)
+        pattern = re.compile(".{1,80}?".join(re.escape(piece) for piece in pieces if piece))
+        return any(pattern.search(one) for one in texts)
+
+    rows = re.findall(r"^\|(.*?)(?<!\\)\|", text.split("\n## Error codes")[0], re.M)
+    return [quote for row in rows for quote in code_spans(row) if not is_printed(quote)]
+
+
 def decision_findings(text):
     """Returns errors in the numbers, the index and the form of the decisions."""
     entries = re.findall(r"^## (D\d+)\. .*$", text, re.M)
@@ -252,6 +294,27 @@ class DocsTest(unittest.TestCase):
             self.assertTrue((m.ROOT / path).exists(), f"{source}: {page}")
             self.assertTrue(number in decisions or not number, f"{source}: {page}")
 
+    def test_building_lists_every_option(self):
+        files = [m.ROOT / "CMakeLists.txt", *(m.ROOT / "scripts").glob("*.cmake"),
+                 *(file for folder in ("worker", "tests") for file in
+                   (m.ROOT / folder).rglob("CMakeLists.txt"))]
+        options = {one or other for file in files for one, other in re.findall(
+            r"\boption\((HEARTH_\w+)|\bset\((HEARTH_\w+) .*\bCACHE\b", file.read_text())}
+        self.assertGreater(len(options), 10)
+        page = (DOCS / "dev/building.md").read_text()
+        self.assertEqual({name for name in options if f"`-D{name}" not in page}, set())
+
+    def test_changelog_has_upgrade_note_of_each_format(self):
+        text = (m.ROOT / "CHANGELOG.md").read_text()
+        for name, file, constant in (("data folder", "cache_store/disk/disk_tier.h",
+                                      "kFormatVersion"),
+                                     ("snapshot file", "proto/snapshot_format.cc", "kVersion"),
+                                     ("state file", "proto/state_format.cc", "kWithGrammar")):
+            version = re.search(rf"\b{constant} = (\d+)", (m.ROOT / file).read_text())[1]
+            listed = re.search(rf"^\| {name} \| ([^|]*) \|", text, re.M)[1]
+            self.assertEqual(re.findall(r"\d+", listed)[-1], version, name)
+            self.assertRegex(text, rf"(?m)^\| {name} {version} \| [\d.]+ \| \w")
+
     def test_architecture_lists_every_source_folder(self):
         text = ARCHITECTURE.read_text()
         rows = "".join(re.findall(r"^\| .*$", text[text.index("## Folders"):], re.M))
@@ -305,6 +368,19 @@ class DocsTest(unittest.TestCase):
             self.assertEqual(unknown_variables(page.read_text()), [], name_of(page))
         self.assertEqual(unknown_variables("HEARTH_STORE_LISTEN HEARTH_STORE_... HEARTHCTL_GONE"),
                          ["HEARTHCTL_GONE"])
+
+    def test_quoted_messages_exist(self):
+        text = TROUBLESHOOTING.read_text()
+        self.assertGreater(text.count("| `"), 50)
+        self.assertEqual(unknown_quotes(text), [])
+        page = "# T\n\n`N` and `ADDR` stand for values.\n\n"
+        rows = ("| `no NAME at ADDR`, `no N at ADDR` | `not a quote` | |\n"
+                "| a fix: `data folder N is held by another process` | | |\n"
+                "| `data folder N is used by another process` | | |\n"
+                "| `cached_tokens` is 0, `cached_token` | | |\n## Error codes\n| `gone` | |\n")
+        self.assertEqual(unknown_quotes(page + rows),
+                         ["no NAME at ADDR", "data folder N is used by another process",
+                          "cached_token"])
 
     def test_metrics_named_on_pages_exist(self):
         for page in PAGES:

@@ -23,7 +23,7 @@ def unknown_variables(variables):
 class FlagsTest(unittest.TestCase):
 
     def test_kubernetes_flags_exist(self):
-        for folder in (m.BASE, m.GPU):
+        for folder in m.OVERLAYS:
             for config in m.of_kind(m.kustomize(folder), "ConfigMap"):
                 names = [n for n in config["data"] if n.startswith("HEARTH_")]
                 self.assertEqual(unknown_variables(names), [])
@@ -31,7 +31,8 @@ class FlagsTest(unittest.TestCase):
     def test_compose_flags_exist(self):
         compose = yaml.safe_load((m.ROOT / "docker-compose.yml").read_text())
         for service in compose["services"].values():
-            self.assertEqual(unknown_variables(service["environment"]), [])
+            names = [n for n in service.get("environment", {}) if n.startswith("HEARTH_")]
+            self.assertEqual(unknown_variables(names), [])
 
     def test_dockerfile_flags_exist(self):
         for path in (m.ROOT / "deploy/docker").glob("*.Dockerfile"):
@@ -41,7 +42,7 @@ class FlagsTest(unittest.TestCase):
     def test_warm_up_job_flags_exist(self):
         known = m.flags_in(m.help_text("hearthctl", "warm"))
         for name in ("Job", "CronJob"):
-            owner = m.find(m.kustomize(m.BASE), name, "hearth-warm")
+            (owner,) = m.of_kind(m.kustomize(m.CPU), name)
             args = m.pod_template(owner)["spec"]["containers"][0]["args"]
             self.assertEqual(args[0], "warm")
             for arg in args:

@@ -1,20 +1,31 @@
 """The Kubernetes manifests build, are valid and consistent; and the checks report broken ones."""
 import copy
+import functools
+import pathlib
+import re
+import shutil
+import tempfile
 import unittest
 
 import kubernetes_validate
+import yaml
 
 import checks
 import manifests as m
 
-# The oldest Kubernetes release with stable gRPC probes, and the newest with published schemas.
-KUBERNETES_RELEASES = ("1.27", "1.37")
+# From the oldest Kubernetes release with stable gRPC probes to the newest with published schemas.
+KUBERNETES_RELEASES = [f"1.{minor}" for minor in range(27, 38)]
+# Kinds that Kubernetes does not define, so it has no schemas for them.
+CUSTOM_KINDS = {"PodMonitor", "PrometheusRule", "ScaledObject"}
+# kubernetes_validate would read the schema files again for each object.
+kubernetes_validate.utils.schema_contents = functools.cache(
+    kubernetes_validate.utils.schema_contents)
 
 
-def schema_errors(objects):
+def schema_errors(objects, releases=KUBERNETES_RELEASES):
     errors = []
-    for o in objects:
-        for release in KUBERNETES_RELEASES:
+    for o in {repr(o): o for o in objects if o["kind"] not in CUSTOM_KINDS}.values():
+        for release in releases:
             try:
                 kubernetes_validate.validate(o, release, strict=True)
             except kubernetes_validate.ValidationError as error:
@@ -22,37 +33,52 @@ def schema_errors(objects):
     return errors
 
 
+def names_of(objects):
+    return {(o["kind"], o["metadata"]["name"]) for o in objects if o["kind"] != "ConfigMap"}
+
+
 class ManifestsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.base = m.kustomize(m.BASE)
+        cls.cpu = m.kustomize(m.CPU)
         cls.gpu = m.kustomize(m.GPU)
         cls.one_node = m.kustomize(m.ONE_NODE)
 
     def test_manifests_match_kubernetes_schemas(self):
-        for objects in (self.base, self.gpu, self.one_node, m.kustomize(m.LOAD_MODEL)):
-            self.assertEqual(schema_errors(objects), [])
+        installed = kubernetes_validate.utils.all_versions()
+        self.assertEqual([r for r in KUBERNETES_RELEASES if r + ".0" not in installed], [])
+        self.assertEqual(schema_errors([o for folder in m.OVERLAYS for o in m.kustomize(folder)]),
+                         [])
 
     def test_manifests_pass_all_checks(self):
-        self.assertEqual(checks.all_problems(self.base), [])
-        self.assertEqual(checks.all_problems(self.gpu), [])
-        self.assertEqual(checks.all_problems(self.one_node), [])
+        for folder in m.OVERLAYS:
+            self.assertEqual(checks.all_problems(m.kustomize(folder)), [], folder.name)
 
-    def test_base_has_every_object(self):
-        have = {(o["kind"], o["metadata"]["name"]) for o in self.base}
+    def test_cpu_overlay_has_every_object(self):
+        have = names_of(self.cpu)
         for part in (("StatefulSet", "hearth-store"), ("Service", "hearth-store"),
                      ("PodDisruptionBudget", "hearth-store"), ("Deployment", "hearth-worker"),
                      ("Service", "hearth-worker"), ("HorizontalPodAutoscaler", "hearth-worker"),
-                     ("NetworkPolicy", "hearth-store"), ("ServiceAccount", "hearth"),
-                     ("PersistentVolumeClaim", "hearth-models"), ("Job", "hearth-warm"),
+                     ("PodDisruptionBudget", "hearth-worker"), ("ServiceAccount", "hearth"),
+                     ("NetworkPolicy", "hearth-default-deny"), ("NetworkPolicy", "hearth-store"),
                      ("CronJob", "hearth-warm")):
             self.assertIn(part, have)
 
     def test_all_objects_share_one_namespace(self):
-        for o in self.base + self.gpu + self.one_node + m.kustomize(m.LOAD_MODEL):
-            if o["kind"] != "Namespace":
-                self.assertEqual(o["metadata"]["namespace"], "hearth", o["metadata"]["name"])
+        for folder in m.OVERLAYS:
+            for o in m.kustomize(folder):
+                if o["kind"] != "Namespace":
+                    self.assertEqual(o["metadata"]["namespace"], "hearth", o["metadata"]["name"])
+
+    def test_workers_spread_over_zones(self):
+        for folder in m.OVERLAYS:
+            worker = m.pod_template(m.find(m.kustomize(folder), "Deployment", "hearth-worker"))
+            spread = worker["spec"]["topologySpreadConstraints"]
+            self.assertEqual([term["topologyKey"] for term in spread],
+                             ["topology.kubernetes.io/zone", "kubernetes.io/hostname"])
+            self.assertTrue(all(checks.selects(term["labelSelector"]["matchLabels"], worker)
+                                for term in spread))
 
     def test_gpu_overlay_requests_gpu_and_image(self):
         owner = m.find(self.gpu, "Deployment", "hearth-worker")
@@ -64,29 +90,115 @@ class ManifestsTest(unittest.TestCase):
         self.assertGreaterEqual(owner["spec"]["replicas"], 1)
 
     def test_one_node_overlay_shares_store_memory(self):
-        store = m.pod_template(m.find(self.one_node, "StatefulSet", "hearth-store"))
+        store = m.pod_template(m.store_of(self.one_node))
         env = m.environment(self.one_node, store["spec"]["containers"][0])
         self.assertEqual(env.pop("HEARTH_STORE_SHARED_MEMORY"), "/run/hearth/memory.sock")
-        base = m.pod_template(m.find(self.base, "StatefulSet", "hearth-store"))
-        self.assertEqual(env, m.environment(self.base, base["spec"]["containers"][0]))
-        names = {(o["kind"], o["metadata"]["name"]) for o in self.one_node
-                 if o["kind"] != "ConfigMap"}
-        self.assertEqual(names - {("PersistentVolumeClaim", "hearth-shared")},
-                         {(o["kind"], o["metadata"]["name"]) for o in self.base
-                          if o["kind"] != "ConfigMap"})
+        cpu = m.pod_template(m.store_of(self.cpu))
+        self.assertEqual(env, m.environment(self.cpu, cpu["spec"]["containers"][0]))
+        self.assertEqual(names_of(self.one_node) - names_of(self.cpu),
+                         {("PersistentVolumeClaim", "hearth-shared")})
 
-    def test_loader_writes_workers_volume(self):
-        pod = m.kustomize(m.LOAD_MODEL)[0]
-        self.assertEqual(checks.check_hardening([pod]), [])
-        claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
-        m.find(self.base, "PersistentVolumeClaim", claim)
-        images = {c["image"] for _, _, t in m.workloads(self.base) for c in m.containers(t)}
-        self.assertIn(pod["spec"]["containers"][0]["image"], images)
+    def test_fleet_overlay_has_store_per_node(self):
+        fleet = m.kustomize(m.FLEET)
+        owner = m.store_of(fleet)
+        self.assertEqual(owner["kind"], "DaemonSet")
+        container = m.pod_template(owner)["spec"]["containers"][0]
+        env = m.environment(fleet, container)
+        mounts = [v["mountPath"] for v in container["volumeMounts"]]
+        for name in ("SECRET_FILE", "SHARED_CA", "SHARED_PASSWORD_FILE", "SHARED_MEMORY"):
+            self.assertIn(env["HEARTH_STORE_" + name].rpartition("/")[0], mounts)
+        for kind in ("Service", "PodDisruptionBudget"):
+            self.assertNotIn((kind, "hearth-store"), names_of(fleet))
+
+    def test_tls_overlay_gives_every_program_certificates(self):
+        tls = m.kustomize(m.TLS)
+        for label, _, template in m.workloads(tls):
+            container = template["spec"]["containers"][0]
+            files = [value for name, value in m.environment(tls, container).items()
+                     if value.startswith("/etc/hearth/") and not name.startswith("HEARTH_STORE_D")]
+            self.assertGreaterEqual(len(files), 2, label)
+            mounts = [v["mountPath"] for v in container["volumeMounts"]]
+            for file in files:
+                self.assertIn(file.rpartition("/")[0], mounts, label)
+
+    def test_monitoring_overlay_scrapes_every_pod(self):
+        objects = m.kustomize(m.MONITORING)
+        monitor = m.find(objects, "PodMonitor", "hearth")["spec"]
+        (endpoint,) = monitor["podMetricsEndpoints"]
+        for label, owner, template in m.workloads(objects):
+            ports = [p["name"] for c in m.containers(template) for p in c.get("ports", [])]
+            is_chosen = checks.covers({"spec": {"selector": monitor["selector"]}}, template)
+            self.assertEqual(is_chosen, endpoint["port"] in ports, label)
+        alerts = yaml.safe_load((m.ROOT / "deploy/monitoring/alerts.yml").read_text())
+        self.assertEqual(m.find(objects, "PrometheusRule", "hearth")["spec"], alerts)
+        self.assertIn("dashboard.json", m.find(objects, "ConfigMap", "hearth-dashboard")["data"])
+
+    def test_autoscalers_agree(self):
+        (queue,) = m.of_kind(m.kustomize(m.MONITORING), "HorizontalPodAutoscaler")
+        limits = {metric["pods"]["metric"]["name"]: metric["pods"]["target"]["averageValue"]
+                  for metric in queue["spec"]["metrics"]}
+        keda = yaml.safe_load((m.KUBERNETES / "components/keda/scaled-object.yaml").read_text())
+        self.assertEqual({trigger["metadata"]["query"]: trigger["metadata"]["threshold"]
+                          for trigger in keda["spec"]["triggers"]},
+                         {f'sum({name}{{namespace="hearth"}})': limit
+                          for name, limit in limits.items()})
+        reference = (m.ROOT / "docs/reference/reference.md").read_text()
+        for name in limits:
+            self.assertIn(f"| `{name}` | gauge |", reference)
 
     def test_job_and_cronjob_are_equal(self):
-        job = m.pod_template(m.find(self.base, "Job", "hearth-warm"))
-        cron = m.pod_template(m.find(self.base, "CronJob", "hearth-warm"))
-        self.assertEqual(job, cron)
+        for folder in m.OVERLAYS:
+            objects = m.kustomize(folder)
+            self.assertEqual(m.pod_template(m.warm_job(objects)),
+                             m.pod_template(m.find(objects, "CronJob", "hearth-warm")))
+
+    def test_warm_up_job_is_named_by_its_inputs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = pathlib.Path(folder) / "kubernetes"
+            shutil.copytree(m.KUBERNETES, tree)
+
+            def name():
+                m.kustomize.cache_clear()
+                return m.warm_job(m.kustomize(tree / "overlays" / "cpu"))["metadata"]["name"]
+
+            names = [name()]
+            self.assertEqual(names[0], m.warm_job(self.cpu)["metadata"]["name"])
+            for file, old, new in (("prompts.yaml", "Example Ltd", "Other Ltd"),
+                                   ("model.env", "gemma-3-270m-it", "gemma-3-1b-it"),
+                                   ("kustomization.yaml", "newTag: 0.1.0", "newTag: 0.2.0")):
+                text = (tree / "base" / file).read_text()
+                self.assertIn(old, text)
+                (tree / "base" / file).write_text(text.replace(old, new))
+                names.append(name())
+        for one in names:
+            self.assertRegex(one, r"^hearth-warm-[a-z0-9]{10}$")
+        self.assertEqual(len(set(names)), 4)
+
+    def test_commands_of_the_pages(self):
+        """No cluster is at hand, so the objects that the commands name are looked up."""
+        deploy, observability = ((m.ROOT / "docs" / name).read_text()
+                                 for name in ("deploy.md", "observability.md"))
+        first, last = re.findall(r"(?m)^ *kubectl apply -k OVERLAY -l (\S+)$", deploy)
+        rollout = re.search(r"(?m)^ *kubectl -n (\S+) rollout status (\S+) --timeout \d+m$", deploy)
+        waits = re.search(r"(?m)^ *kubectl -n (\S+) wait job -l (\S+) --for=condition=Complete ",
+                          deploy)
+        forward = re.search(r"`kubectl -n (\S+) port-forward (\S+) (\d+)`", observability)
+        namespace, label = rollout[1], "app.kubernetes.io/component"
+        self.assertEqual({waits[1], forward[1]}, {namespace})
+        self.assertEqual([first, last, waits[2]],
+                         [f"'{label}!=warm'", f"{label}=warm", f"{label}=warm"])
+        for folder in m.OVERLAYS:
+            objects = m.kustomize(folder)
+            with self.subTest(folder.name):
+                self.assertEqual({o["kind"] for o in objects
+                                  if o["metadata"].get("labels", {}).get(label) == "warm"},
+                                 {"Job", "CronJob"})
+                self.assertEqual(rollout[2], "deployment/hearth-worker")
+                m.find(objects, "Deployment", "hearth-worker")
+        store = m.find(self.cpu, "StatefulSet", forward[2].removesuffix("-0"))
+        (container,) = m.pod_template(store)["spec"]["containers"]
+        self.assertIn(int(forward[3]), [port["containerPort"] for port in container["ports"]])
+        self.assertEqual(store["metadata"]["namespace"], namespace)
 
 
 class BrokenManifestsTest(unittest.TestCase):
@@ -94,11 +206,11 @@ class BrokenManifestsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.base = m.kustomize(m.BASE)
+        cls.base = m.kustomize(m.CPU)
 
     def setUp(self):
         self.objects = copy.deepcopy(self.base)
-        self.store = m.find(self.objects, "StatefulSet", "hearth-store")
+        self.store = m.store_of(self.objects)
         self.worker = m.find(self.objects, "Deployment", "hearth-worker")
         self.store_pod = m.pod_template(self.store)
         self.worker_pod = m.pod_template(self.worker)
@@ -118,7 +230,9 @@ class BrokenManifestsTest(unittest.TestCase):
     def test_schema_errors_are_reported(self):
         self.worker["spec"]["replica"] = 2
         self.store_pod["spec"]["containers"][0]["ports"][0]["containerPort"] = "grpc"
-        self.assertEqual(len({e.split(":")[0] for e in schema_errors(self.objects)}), 2)
+        for release in KUBERNETES_RELEASES:
+            errors = schema_errors([self.worker, self.store], [release])
+            self.assertEqual(len({e.split(":")[0] for e in errors}), 2, release)
 
     def test_broken_services_are_reported(self):
         service = m.find(self.objects, "Service", "hearth-worker")
@@ -144,7 +258,7 @@ class BrokenManifestsTest(unittest.TestCase):
         del self.worker_container["livenessProbe"]
         self.expect(checks.check_probes, "no livenessProbe")
 
-    def test_wrong_scaling_is_reported(self):
+    def test_wrong_replica_settings_are_reported(self):
         self.worker["spec"]["replicas"] = 3
         self.expect(checks.check_scaling, "fixes its replicas")
         self.worker["metadata"]["name"] = "renamed"
@@ -153,8 +267,11 @@ class BrokenManifestsTest(unittest.TestCase):
         self.expect(checks.check_scaling, "one replica")
 
     def test_dangling_references_are_reported(self):
-        self.worker_pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "gone"
+        self.worker_pod["spec"]["volumes"] += [
+            {"name": "x", "persistentVolumeClaim": {"claimName": "gone"}},
+            {"name": "y", "secret": {"secretName": "gone-secret"}}]
         self.expect(checks.check_references, "no PersistentVolumeClaim/gone")
+        self.expect(checks.check_references, "no Secret/gone-secret")
         self.worker_container["volumeMounts"][0]["name"] = "gone"
         self.expect(checks.check_references, "mounts gone")
 
@@ -169,14 +286,26 @@ class BrokenManifestsTest(unittest.TestCase):
             change()
             self.expect(checks.check_hardening, words)
 
-    def test_open_store_policy_is_reported(self):
+    def test_open_network_is_reported(self):
         policy = m.find(self.objects, "NetworkPolicy", "hearth-store")
         policy["spec"]["ingress"][0]["from"].append({"podSelector": {}})
-        self.expect(checks.check_store_is_fenced, "others than workers")
+        self.expect(checks.check_network_is_fenced, "others than workers")
         del policy["spec"]["ingress"][0]["from"]
-        self.expect(checks.check_store_is_fenced, "others than workers")
+        self.expect(checks.check_network_is_fenced, "others than workers")
+        policy["spec"]["egress"] = [{"ports": [{"port": 6379}]}]
+        self.expect(checks.check_network_is_fenced, "the store may call out")
+        self.expect(checks.check_network_is_fenced, "may not ask for names")
         policy["spec"]["podSelector"]["matchLabels"] = {"app": "elsewhere"}
-        self.expect(checks.check_store_is_fenced, "no NetworkPolicy")
+        self.expect(checks.check_network_is_fenced, "no NetworkPolicy covers the store")
+        m.find(self.objects, "NetworkPolicy", "hearth-default-deny")["spec"]["egress"] = [{}]
+        self.expect(checks.check_network_is_fenced, "denies by default")
+
+    def test_misplaced_model_is_reported(self):
+        self.env("hearth-worker")["HEARTH_WORKER_MODEL"] = "/elsewhere/model.gguf"
+        self.expect(checks.check_model, "is written to /models/model.gguf and read from /elsewhere")
+        self.expect(checks.check_model, "worker has no volume at")
+        self.worker_pod["spec"]["initContainers"][0]["image"] = "hearthctl:1"
+        self.expect(checks.check_model, "another image")
 
     def test_broken_http_access_is_reported(self):
         service = m.find(self.objects, "Service", "hearth-worker")
@@ -211,7 +340,7 @@ class BrokenManifestsTest(unittest.TestCase):
         self.expect(checks.check_addresses, "is not its HTTP port")
         self.worker_pod["metadata"]["annotations"]["prometheus.io/port"] = "9071"
         self.expect(checks.check_addresses, "another port")
-        job = m.pod_template(m.find(self.objects, "Job", "hearth-warm"))
+        job = m.pod_template(m.warm_job(self.objects))
         args = job["spec"]["containers"][0]["args"]
         args[args.index("--file") + 1] = "/tmp/prompts.yaml"
         self.expect(checks.check_addresses, "is on no volume")
@@ -219,7 +348,7 @@ class BrokenManifestsTest(unittest.TestCase):
     def test_broken_shared_memory_is_reported(self):
         self.objects = copy.deepcopy(m.kustomize(m.ONE_NODE))
         worker = m.pod_template(m.find(self.objects, "Deployment", "hearth-worker"))["spec"]
-        store = m.pod_template(m.find(self.objects, "StatefulSet", "hearth-store"))["spec"]
+        store = m.pod_template(m.store_of(self.objects))["spec"]
         affinity = worker.pop("affinity")
         self.expect(checks.check_shared_memory, "another node")
         worker["affinity"] = affinity

@@ -14,14 +14,16 @@ import sys
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BASE = ROOT / "deploy/kubernetes/base"
-GPU = ROOT / "deploy/kubernetes/overlays/gpu"
-ONE_NODE = ROOT / "deploy/kubernetes/overlays/one-node"
-LOAD_MODEL = ROOT / "deploy/kubernetes/load-model"
+KUBERNETES = ROOT / "deploy/kubernetes"
+BASE = KUBERNETES / "base"
+OVERLAYS = sorted((KUBERNETES / "overlays").iterdir())
+CPU, GPU, FLEET, TLS, MONITORING, ONE_NODE = (
+    KUBERNETES / "overlays" / name for name in ("cpu", "gpu", "fleet", "tls", "monitoring",
+                                                "one-node"))
 BIN = pathlib.Path(os.environ.get("HEARTH_BIN", ROOT / "build/bin"))
 
 SERVERS = {"HEARTH_STORE_": "hearth-store", "HEARTH_WORKER_": "hearth-worker"}
-POD_OWNERS = ("Deployment", "StatefulSet", "Job", "CronJob", "Pod")
+POD_OWNERS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
 
 SIZE_UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
               "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -55,10 +57,18 @@ def find(objects, kind, name):
     raise KeyError(f"{kind}/{name}")
 
 
+def store_of(objects):
+    """Returns the StatefulSet or the DaemonSet of the store."""
+    return next(o for o in objects if o["kind"] in ("StatefulSet", "DaemonSet"))
+
+
+def warm_job(objects):
+    """Returns the warm-up Job, whose name ends with a hash."""
+    return of_kind(objects, "Job")[0]
+
+
 def pod_template(owner):
-    """Returns the pod template of a workload, or the pod itself."""
-    if owner["kind"] == "Pod":
-        return owner
+    """Returns the pod template of a workload."""
     spec = owner["spec"]
     if owner["kind"] == "CronJob":
         spec = spec["jobTemplate"]["spec"]
@@ -88,7 +98,8 @@ def environment(objects, container):
     for source in container.get("envFrom", []):
         result.update(find(objects, "ConfigMap", source["configMapRef"]["name"])["data"])
     for entry in container.get("env", []):
-        result[entry["name"]] = entry.get("value", "")
+        if "value" in entry:
+            result[entry["name"]] = entry["value"]
     return result
 
 

@@ -1,7 +1,8 @@
 // Writes valid inputs from which the fuzz targets start.
 //
 //     hearth_fuzz_seeds FOLDER     creates FOLDER/snapshot, FOLDER/manifest, FOLDER/request,
-//                                  FOLDER/state, FOLDER/redis, FOLDER/http and FOLDER/calls
+//                                  FOLDER/state, FOLDER/redis, FOLDER/http, FOLDER/bodies,
+//                                  FOLDER/calls and FOLDER/grammar
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -19,11 +20,11 @@ namespace {
 struct SeedFolder {
   std::filesystem::path path;
   int number = 0;
-  void Add(uint8_t kind, const std::string& bytes) {
+  void Add(const std::string& bytes) {
     std::filesystem::create_directories(path);
-    std::ofstream out(path / ("seed-" + std::to_string(++number)), std::ios::binary);
-    out << static_cast<char>(kind) << bytes;
+    std::ofstream(path / ("seed-" + std::to_string(++number)), std::ios::binary) << bytes;
   }
+  void Add(uint8_t kind, const std::string& bytes) { Add(static_cast<char>(kind) + bytes); }
 };
 
 ObjectRecord TinyObject() {
@@ -108,10 +109,22 @@ std::string Post(const std::string& path, const std::string& more, const std::st
          more + "\r\n" + body;
 }
 
-// The first byte is the kind: 0 for the bytes of a connection, 1 for the body of a completion, 3
-// for the body of a chat.
+// A request of the Messages API. The target reads each JSON body with the parsers of all APIs.
+constexpr char kMessagesSeed[] =
+    R"({"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral","ttl":"1h"}}],)"
+    R"("messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":)"
+    R"("thinking","thinking":"t"},{"type":"text","text":"a"},{"type":"tool_use","id":"c",)"
+    R"("name":"f","input":{"x":[1,null]}}]},{"role":"user","content":[)"
+    R"({"type":"tool_result","tool_use_id":"c",)"
+    R"("is_error":true,"content":[{"type":"text","text":"r"},{"type":"tool_reference",)"
+    R"("tool_name":"g"}]},{"type":"text","text":"b"}]}],"tools":[{"name":"f","input_schema":)"
+    R"({"type":"object"},"strict":true},{"name":"g","defer_loading":true}],"tool_choice":{"type":)"
+    R"("tool","name":"f","disable_parallel_tool_use":true},"output_config":{"format":{"type":)"
+    R"("json_schema","schema":{"enum":[1]}}},"max_tokens":9,"stop_sequences":["x"],"top_k":4})";
+
+// The first byte of a body is its API: 0 for completions, 1 for chats, 2 for responses.
 void WriteHttpSeeds(const std::filesystem::path& folder) {
-  SeedFolder http{folder};
+  SeedFolder http{folder / "http"}, bodies{folder / "bodies"};
   const std::string chat =
       R"({"model":"m","messages":[{"role":"system","content":"a"},{"role":"user","content":[)"
       R"({"type":"text","text":"b","prompt_cache_breakpoint":{"ttl":"5m"}}]}],"stream":true,)"
@@ -135,19 +148,35 @@ void WriteHttpSeeds(const std::filesystem::path& folder) {
       R"({"type":"function","function":{"name":"f"}}]}},"parallel_tool_calls":false,)"
       R"("response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"anyOf":[)"
       R"({"type":"object","properties":{"a":{"items":{"enum":[1,null]}}}},true]}}}})";
-  http.Add(3, chat);
-  http.Add(3, tools);
-  http.Add(1, completion);
-  http.Add(1, R"({"prompt":[[1,2],[3]]})");
-  http.Add(1, R"({"prompt":[1,2,4294967295],"add_special_tokens":false,"tokens":[1]})");
-  http.Add(0, Post("/v1/chat/completions", length, chat));
-  http.Add(0, Post("/v1/completions", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n",
-                   "e;a=b\r\n{\"prompt\":\"a\" \r\n1\r\n}\r\n0\r\nx-trailer: y\r\n\r\n"));
-  http.Add(0,
-           "GET /health HTTP/1.1\r\nHost: localhost:1\r\nX-Api-Key: a\r\n\r\n" +
-               Post("/v1/completions", "Authorization: Bearer a\r\nContent-Length: 2\r\n", "{}") +
-               "HEAD /?q=1 HTTP/1.0\r\nOrigin: null\r\nConnection: keep-alive\r\n\r\n");
-  http.Add(0, "OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n");
+  const std::string response =
+      R"({"instructions":"a","input":"b","max_output_tokens":4,"stream":true,"store":false,)"
+      R"("include":["reasoning.encrypted_content"],"metadata":{"a":"b"},"temperature":0.5,"text":)"
+      R"({"format":{"type":"json_schema","name":"s","schema":{"enum":[1]}},"verbosity":"low"}})";
+  const std::string response_with_calls =
+      R"({"input":[{"role":"user","content":[{"type":"input_text","text":"b",)"
+      R"("prompt_cache_breakpoint":{"ttl":"5m"}}]},{"type":"reasoning","id":"r"},{"type":)"
+      R"("message","role":"assistant","content":[{"type":"output_text","text":"c"}]},{"type":)"
+      R"("function_call","call_id":"c","name":"f","arguments":"{}"},{"type":)"
+      R"("function_call_output","call_id":"c","output":"d"}],"tools":[{"type":"function","name":)"
+      R"("f","strict":true,"parameters":{"type":"object"}}],"tool_choice":{"type":)"
+      R"("allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]}})";
+  bodies.Add(1, kMessagesSeed);
+  bodies.Add(1, chat);
+  bodies.Add(1, tools);
+  bodies.Add(0, completion);
+  bodies.Add(2, response);
+  bodies.Add(2, response_with_calls);
+  http.Add(Post("/v1/responses", "Content-Length: " + std::to_string(response.size()) + "\r\n",
+                response));
+  bodies.Add(0, R"({"prompt":[[1,2],[3]]})");
+  bodies.Add(0, R"({"prompt":[1,2,4294967295],"add_special_tokens":false,"tokens":[1]})");
+  http.Add(Post("/v1/chat/completions", length, chat));
+  http.Add(Post("/v1/completions", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n",
+                "e;a=b\r\n{\"prompt\":\"a\" \r\n1\r\n}\r\n0\r\nx-trailer: y\r\n\r\n"));
+  http.Add("GET /health HTTP/1.1\r\nHost: localhost:1\r\nX-Api-Key: a\r\n\r\n" +
+           Post("/v1/completions", "Authorization: Bearer a\r\nContent-Length: 2\r\n", "{}") +
+           "HEAD /?q=1 HTTP/1.0\r\nOrigin: null\r\nConnection: keep-alive\r\n\r\n");
+  http.Add("OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nConnection: close\r\n\r\n");
 }
 
 // An even first byte allows several calls (calls_fuzz.cc).
@@ -158,6 +187,27 @@ void WriteCallSeeds(const std::filesystem::path& folder) {
   calls.Add(2, "[" + call + R"(, {"name": "f-1", "parameters": {}}])");
   calls.Add(1, " \n" + call + "\n" + call + " Done.");
   calls.Add(0, R"({"b":"caf\u00e9\/","a":[1.50,-0,1e9,true,null]})");
+}
+
+// A first byte of 1 or 3 makes the schema lenient; 2 or 3 adds triggers (grammar_fuzz.cc).
+void WriteGrammarSeeds(const std::filesystem::path& folder) {
+  SeedFolder grammar{folder};
+  const std::string choices("\0\x13\1\x27\x34\2\x55\x83\0\xf7\x44", 11);
+  for (const char* schema :
+       {R"({"type":"object","properties":{"name":{"const":"f"},"parameters":{"type":"object",)"
+        R"("properties":{"a":{"type":"string","maxLength":20}},"required":["a"]}},)"
+        R"("required":["name","parameters"]})",
+        R"({"anyOf":[{"enum":[1,null,"\u00e9"]},{"type":"integer","minimum":-3,"maximum":40}]})",
+        R"({"$defs":{"n":{"properties":{"c":{"type":"array","items":{"$ref":"#/$defs/n"},)"
+        R"("minItems":1,"maxItems":2}}}},"$ref":"#/$defs/n"})",
+        R"({"type":"string","pattern":"^[a-z]{2,3}-[0-9]+$"})",
+        R"({"allOf":[{"type":"string","format":"date-time"},{"minLength":2}]})",
+        R"({"type":"number","exclusiveMinimum":-5,"multipleOf":0.25})",
+        R"({"patternProperties":{"^x":{"type":["boolean","null"]}},"minProperties":1,)"
+        R"("additionalProperties":{"oneOf":[{"type":"string"},{"not":{}}]}})",
+        R"({"prefixItems":[true,{"uniqueItems":true}],"items":false})"}) {
+    for (const uint8_t kind : {0, 1, 2}) grammar.Add(kind, schema + std::string(1, '\0') + choices);
+  }
 }
 
 void WriteSeeds(const std::filesystem::path& folder) {
@@ -189,8 +239,9 @@ void WriteSeeds(const std::filesystem::path& folder) {
   drop.set_tenant("default");
   request.Add(2, drop.SerializeAsString());
   WriteRedisSeeds(folder / "redis");
-  WriteHttpSeeds(folder / "http");
+  WriteHttpSeeds(folder);
   WriteCallSeeds(folder / "calls");
+  WriteGrammarSeeds(folder / "grammar");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST(CheckRestorableTest, SnapshotOfSameModelIsAccepted) {
   EXPECT_TRUE(CheckChanged([](Manifest*) {}).ok());
 }
 
-TEST(CheckRestorableTest, DifferingConfigNamedBeforeDigest) {
+TEST(CheckRestorableTest, ConfigDifferencesPrecedeDigestDifferences) {
   std::vector<FingerprintField> saved = TinyFields(), running = TinyFields();
   saved.push_back({"canary_sha256", std::string("aa")});
   running.push_back({"canary_sha256", std::string("bb")});

@@ -105,6 +105,28 @@ TEST(StateFormatTest, GrammarSurvivesRoundTrip) {
   EXPECT_FALSE(BuildStateHeader(state, 1).ok()) << "triggers without a schema";
 }
 
+TEST(StateFormatTest, GrammarLimitsAreExact) {
+  const auto is_saved = [](size_t schema, size_t triggers, const std::string& trigger) {
+    SavedState state = TinyState();
+    state.grammar.json_schema.assign(schema, 'x');
+    state.grammar.triggers.assign(triggers, trigger);
+    const auto header = BuildStateHeader(state, TinyFile().size());
+    if (!header.ok()) {
+      EXPECT_THAT(
+          std::string(header.status().message()),
+          HasSubstr("grammar: must have at most 118784 bytes of schema, 16 triggers of 1 to "
+                    "64 bytes of UTF-8"));
+    }
+    return header.ok() && ParseStateFile(*header + TinyFile()).ok();
+  };
+  EXPECT_TRUE(is_saved(116 << 10, 16, std::string(64, 't')));
+  EXPECT_FALSE(is_saved((116 << 10) + 1, 16, "t"));
+  EXPECT_FALSE(is_saved(1, 17, "t"));
+  EXPECT_FALSE(is_saved(1, 16, std::string(65, 't')));
+  EXPECT_FALSE(is_saved(1, 1, ""));
+  EXPECT_FALSE(is_saved(1, 1, "\xFF"));
+}
+
 TEST(StateFormatTest, MismatchedTokensAreNamed) {
   const absl::Status token = ParsedAs([](SavedState* state) { state->token_ids[5] = 9; });
   EXPECT_EQ(token.code(), absl::StatusCode::kFailedPrecondition);

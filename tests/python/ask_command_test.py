@@ -203,6 +203,20 @@ class AskCommand(unittest.TestCase):
                 stop_token_ids=[8], bad_token_ids=[9], min_tokens=1, server_defaults=True)))
         self.assertEqual((prefill.adapter, prefill.keep_s, prefill.priority), ("tales", 600, -2))
 
+    def test_schema_file_constrains_answers(self):
+        path = self.folder / "schema.json"
+        path.write_text('{"type": "boolean"}')
+        self.ask(WHO, "--json-schema", path)
+        self.assertEqual(self.worker.generated[-1].grammar,
+                         pb.Grammar(json_schema='{"type": "boolean"}'))
+        path.write_text(" \n")
+        for wrong, said in ((path, "is empty"), (self.folder / "gone", "No such file")):
+            out, err = self.ask(WHO, "--json-schema", wrong, code=2)
+            self.assertEqual(out, [])
+            self.assertRegex(err[-1], f"--json-schema: .*{said}")
+            self.assertIn(str(wrong), err[-1])
+        self.assertEqual(len(self.worker.generated), 1)
+
     def test_question_becomes_next_chat_message(self):
         self.write("context", '[{"role": "system", "content": "Be brief."}]')
         self.ask(WHO, context="--context-chat")

@@ -87,7 +87,7 @@ class Batches(unittest.TestCase):
         self.assertEqual(msgspec.msgpack.decode(ours.encode_empty_batch(NOW), type=Batch),
                          Batch(NOW, [], 0))
 
-    def test_long_prompt_spans_joined_batches(self):
+    def test_long_prompt_is_split_into_linked_batches(self):
         each, most = 16, ours.MAX_BATCH_TOKENS
         ids = [1000 + i for i in range(3 * most // each - 1)]
         batches = decoded([ours.BlocksStored(ids, 999, [3] * len(ids) * each, each)])

@@ -124,7 +124,7 @@ class Generate(TransformersTest):
             with self.assertRaisesRegex(ValueError, "padding_side to 'left'"):
                 self.prefixes.generate(self.ids, attention_mask=torch.tensor([mask]))
         for ids in (self.ids[0], self.ids[:, :0], self.ids[:0]):
-            with self.assertRaisesRegex(ValueError, r"one shape \[prompts, tokens\]"):
+            with self.assertRaisesRegex(ValueError, r"the shape \[prompts, tokens\]"):
                 self.prefixes.generate(ids)
         for inputs in (None, ["a prompt"], {"input_ids": [[1, 2]]}):
             with self.assertRaisesRegex(TypeError, "must be a tensor"):

@@ -425,7 +425,7 @@ class DevicePageOrder(unittest.TestCase):
         self.memory = [torch.randint(0, 256, (8, PAGE), dtype=torch.uint8) for _ in range(2)]
         self.pages = DevicePages(self.memory, self.api, pinned=False)
 
-    def test_take_waits_for_engine_stream(self):
+    def test_reading_pages_waits_for_engine_stream(self):
         self.pages.take(0, [3, 1])
         self.pages.take(1, [2])
         wait = self.pages.taken()

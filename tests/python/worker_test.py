@@ -1,12 +1,14 @@
 """Worker and AsyncWorker against a real worker and store, on a tiny model."""
 
 import asyncio
+import json
 
 from python_support import CHUNK_TOKENS, PythonTest, main, prompt
 
 from hearth_cache import (
     AsyncWorker, InvalidRequest, Message, NotFound, PreconditionFailed, Store, Worker, model,
     system, user)
+from hearth_cache.v1 import inference_pb2
 
 NEW_TOKENS = 5
 RULES = "the lighthouse keeper writes down each ship that passes, and the hour. " * 3
@@ -114,6 +116,39 @@ class Answers(PythonTest):
         self.assertEqual(rest.cached_tokens, state.computed_tokens)
         with self.assertRaises(NotFound):
             self.client.save_state("nobodys", path)
+
+    def test_answer_obeys_json_schema(self):
+        schema = {"type": "array", "items": {"enum": ["lamp", 7]}, "minItems": 2, "maxItems": 2}
+        sampled = {"temperature": 1.0, "seed": 3, "max_new_tokens": 60}
+        answers = [self.client.generate(CHAT, json_schema=one, **sampled)
+                   for one in (schema, json.dumps(schema))]
+        value = json.loads(answers[0].text)
+        self.assertEqual(len(value), 2)
+        self.assertLessEqual(set(value), {"lamp", 7})
+        self.assertEqual(answers[1].token_ids, answers[0].token_ids)
+        told = list(self.client.ask(CHAT[:1], ["where?"], json_schema={"const": "lamp"},
+                                    max_new_tokens=20))
+        self.assertEqual(told[0].answer.text, '"lamp"')
+        with self.assertRaises(InvalidRequest) as caught:
+            self.client.generate(CHAT, json_schema={"not": {}})
+        self.assertEqual(caught.exception.field, "grammar.json_schema")
+        with self.assertRaisesRegex(ValueError, "exclude each other"):
+            self.client.generate(CHAT, json_schema={}, grammar=inference_pb2.Grammar())
+
+    def test_saved_state_keeps_grammar(self):
+        schema = {"type": "string", "minLength": 40, "maxLength": 60}
+        whole = self.client.generate(CHAT, json_schema=schema, max_new_tokens=200)
+        self.assertGreater(len(whole.token_ids), 4)
+        first = self.client.generate(CHAT, json_schema=schema, max_new_tokens=4)
+        path = self.folder / "state"
+        self.client.save_state(first.request_id, path)
+        state = self.client.load_state(path)
+        rest = self.client.generate(list(state.token_ids), grammar=state.grammar,
+                                    first_draw=state.first_draw, max_new_tokens=200)
+        self.assertEqual(first.token_ids + rest.token_ids, whole.token_ids)
+        self.assertGreaterEqual(len(json.loads(first.text + rest.text)), 40)
+        free = self.client.generate(CHAT, max_new_tokens=1, grammar=inference_pb2.Grammar())
+        self.assertEqual(free.token_ids, self.cold(CHAT, max_new_tokens=1).token_ids)
 
     def test_questions_share_cached_context(self):
         questions = [f"what came at hour {hour}?" for hour in range(12)]

@@ -1,5 +1,6 @@
 hearth_test(hearthctl_test
-  SOURCES hearthctl/access_test.cc hearthctl/chat_command_test.cc hearthctl/chat_file_test.cc
+  SOURCES hearthctl/access_test.cc hearthctl/base_model_test.cc
+          hearthctl/chat_command_test.cc hearthctl/chat_file_test.cc
           hearthctl/command_line_test.cc
           hearthctl/connection_test.cc hearthctl/diff_command_test.cc
           hearthctl/fake_worker.cc

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/simulation/world.h"
+#include "tests/support/sanitized.h"
 
 namespace hearth {
 namespace {
@@ -35,13 +36,7 @@ constexpr uint64_t kOnceFailed[] = {
     // a log that a failed write had truncated was counted as damage (failing_disk_test.cc)
     7427386498791,
 };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 3;
-constexpr bool kIsSanitized = true;
-#else
-constexpr uint64_t kSeeds = 20;
-constexpr bool kIsSanitized = false;
-#endif
+constexpr uint64_t kSeeds = kIsSanitized ? 1 : 20;
 
 constexpr uint64_t kSameEveryTime = 16;
 

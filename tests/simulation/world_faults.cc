@@ -85,7 +85,7 @@ void World::BreakNetwork(Dice* dice) {
   const absl::Duration how_long = dice->Between(
       absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
   ++figures_.faults;
-  if (what == 0) {  // whatever calls are running
+  if (what == 0) {  // also if no call is running
     time_.Note(absl::StrCat("worker ", number, " loses its connections"));
     return LoseConnections(&place, false, true);
   }
@@ -141,7 +141,7 @@ void World::BreakDevice(Dice* dice) {
   ++figures_.faults;
   if (what < 6) return node_.device()->FailOnce(absl::InternalError("the copy failed"));
   if (what < 13) return node_.device()->FlipOnce();
-  if (what < 19) {  // while a copy to the device is running
+  if (what < 19) {  // drop a restore point while a copy to the device is running
     return node_.device()->Meanwhile([this, tenant, which] {
       if (node_.is_up()) Drop(tenant, which, true);
     });

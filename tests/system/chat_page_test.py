@@ -305,16 +305,12 @@ class ChatPageInBrowser(HttpWorker):
     def test_base_model_is_labelled(self):
         with Page(self.url + "/") as page:
             page.wait_for("model", MODEL)
-            for name, is_base in (("gemma-3-270m", True), ("google/gemma-3-1b-pt", True),
-                                  ("gemma-3-1b-pt-qat-q4_0.gguf", True), ("gemma-3-4b-it", False),
-                                  ("gemma-3-270m-it_q8_0.gguf", False),
-                                  ("gemma-3-270m-of-ours", False)):
-                page.value(f"""fetch = async () => Response.json({{data: [{{id: "{name}"}}]}});
-                               loadModel()""")
-                page.wait_for("model", name)
-                self.assertEqual(page.value(f"!{FIELD % 'kind'}.hidden"), is_base, name)
-                if is_base:
-                    page.wait_for("kind", f"{name} is a base model")
+            self.assertTrue(page.value(f"{FIELD % 'kind'}.hidden"))
+            page.value("""fetch = async () => Response.json(
+                            {data: [{id: "base", hearth_note: "base is a base model"}]});
+                          loadModel()""")
+            page.wait_for("kind", "base is a base model.")
+            self.assertFalse(page.value(f"{FIELD % 'kind'}.hidden"))
 
 
 # A page that sends the requests of OpenAI's JavaScript client in Chromium, with its headers.

@@ -22,6 +22,7 @@ from http_peers import Exchanges, Request, Sips, Throttle
 SOURCE = "127.0.0.2"
 BODY_BYTES = 3 * MIB
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
 # Maximum units a second. Most attacks are slower, because they wait for free connections.
 UNITS_PER_S = 2000
 
@@ -93,16 +94,44 @@ CHAT_FIELDS += [("messages", 0, "content", 0, name) for name in ("type", "text",
                                                                  "prompt_cache_breakpoint")]
 CHAT_FIELDS += [("messages", 0, "content", 0, "prompt_cache_breakpoint", "ttl")]
 COMPLETION_FIELDS = [("prompt",), ("prompt", 0), ("echo",)]
+TOOL_FIELDS = [("tools",), ("tools", 0), ("tool_choice",), ("tool_choice", "type")]
+TOOL_FIELDS += [("tools", 0, name) for name in ("type", "name", "function", "description",
+                                                "input_schema", "parameters", "strict")]
+RESPONSE_FIELDS = [(name,) for name in (
+    "model input instructions stream max_output_tokens temperature top_p text metadata store "
+    "previous_response_id conversation background include reasoning parallel_tool_calls "
+    "service_tier truncation client_metadata hearth_explain").split()]
+RESPONSE_FIELDS += [("text", "format"), ("text", "format", "type"), ("text", "format", "schema")]
+RESPONSE_FIELDS += [("input", 0)] + [("input", 0, name) for name in (
+    "type role content call_id name arguments output id").split()]
+RESPONSE_FIELDS += [("input", 0, "content", 0, name) for name in ("type", "text")]
+MESSAGE_FIELDS = [(name,) for name in (
+    "model messages system max_tokens stream temperature top_p top_k stop_sequences metadata "
+    "thinking thread output_config service_tier cache_control hearth_explain").split()]
+MESSAGE_FIELDS += [("output_config", "format"), ("output_config", "format", "schema")]
+MESSAGE_FIELDS += [("system", 0, name) for name in ("type", "text", "cache_control")]
+MESSAGE_FIELDS += [("messages", 0)] + [("messages", 0, name) for name in ("role", "content")]
+MESSAGE_FIELDS += [("messages", 0, "content", 0, name) for name in (
+    "type text id name input tool_use_id content is_error cache_control").split()]
+MESSAGE_FIELDS += [("messages", 0, "content", 0, "cache_control", "ttl")]
 SMALL = {
     CHAT: {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
            "max_tokens": 1},
     COMPLETIONS: {"prompt": [5], "max_tokens": 1},
+    RESPONSES: {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+                "max_output_tokens": 1},
+    MESSAGES: {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+               "max_tokens": 1},
+    COUNT: {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
     "/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [5]},
 }
 FIELDS = {
     CHAT: [(name,) for name in COMMON] + NESTED + CHAT_FIELDS,
     COMPLETIONS: [(name,) for name in COMMON] + NESTED + COMPLETION_FIELDS,
+    RESPONSES: RESPONSE_FIELDS + TOOL_FIELDS,
+    MESSAGES: MESSAGE_FIELDS + TOOL_FIELDS,
+    COUNT: MESSAGE_FIELDS + TOOL_FIELDS,
     "/tokenize": [("prompt",), ("messages",), ("add_special_tokens",), ("model",)],
     "/detokenize": [("tokens",), ("tokens", 0), ("model",)],
 }
@@ -116,6 +145,8 @@ def with_field(base, path, value):
         if isinstance(at, dict) and not isinstance(at.get(name), (dict, list)):
             at[name] = [] if isinstance(following, int) else {}
         at = at[name]
+        if isinstance(at, list) and not at:
+            at.append({})
     at[path[-1]] = value
     return body
 

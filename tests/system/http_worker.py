@@ -56,4 +56,4 @@ def request_bytes(path, body):
     return "\r\n".join(lines).encode()
 
 
-__all__ = ["HttpWorker", "MODEL", "VOCABULARY", "request_bytes"]
+__all__ = ["HttpWorker", "MODEL", "TOKENIZER", "VOCABULARY", "request_bytes"]

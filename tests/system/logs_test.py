@@ -1,24 +1,57 @@
 """Logs of the servers: a request's id is in the logs of both, and JSON logs are always JSON.
 
-Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
+Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker|HttpTrace.
 """
 
+import datetime
 import json
+import os
 import re
 import signal
 import subprocess
 import time
+import unittest.mock
 import urllib.error
 import urllib.request
+
+import yaml
 
 import system_support
 from hearth_procs import make_certificate
 from http2_peer import Http2Peer
+from http_worker import HttpWorker
 from log_waits import wait_for_log
-from system_support import ProcessFailed, SystemTest, prompt
+from system_support import ROOT, ProcessFailed, SystemTest, prompt
 
 LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 JSON = ("--log-format", "json", "--log-level", "debug")
+INFO = ("--log-format", "json")
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARTS = ("prompt_ms", "queue_ms", "lookup_ms", "load_ms", "prefill_ms", "decode_ms", "publish_ms")
+
+
+def traceparent(flags="01"):
+    return f"00-{TRACE}-{SPAN}-{flags}"
+
+
+def span_of(line, file_name):
+    """Returns the span that deploy/monitoring/otel-collector.yml makes of a log line, as OTLP."""
+    config = yaml.safe_load((ROOT / "deploy/monitoring/otel-collector.yml").read_text())
+    body = config["processors"]["transform/body"]["log_statements"][-1]
+    template, names = re.fullmatch(r'set\(log.body, Format\("(.*)", \[(.*)\]\)\)', body).groups()
+    fields = json.loads(line)
+    stopped = datetime.datetime.fromisoformat(fields["time"])
+    nanoseconds = round(stopped.timestamp() * 1e6) * 1000
+    took_ns = int(fields["took_ms"] * 1e6)
+    values = {"log.body.string": line, "log.time_unix_nano": nanoseconds,
+              "log.time_unix_nano - log.attributes[\"took_ns\"]": nanoseconds - took_ns}
+    for name, value in ({"parent_span_id": "", "log.file.name": file_name} | fields).items():
+        values[f'log.attributes["{name}"]'] = value
+    texts = [values[name.strip()] for name in names.split(",")]
+    made = template.replace('\\"', '"').replace("%q", "%s") % tuple(
+        json.dumps(text) if isinstance(text, str) else text for text in texts)
+    resource = json.loads(made)["resourceSpans"][0]
+    return resource["resource"]["attributes"], resource["scopeSpans"][0]["spans"][0]
 
 
 class Logs(SystemTest):
@@ -106,6 +139,46 @@ class Worker(Logs):
         self.assertEqual((at_store["hit_tokens"], at_store["tier"], at_store["tenant"]),
                          (96, "host", "default"))
 
+    def test_trace_reaches_the_store_and_times_add_up(self):
+        store = self.cluster.store(self.folder / "data", *INFO)
+        worker = self.worker(self.model(), store.address, *INFO)
+        for seed, flags in ((1, "01"), (1, "01"), (2, "00")):
+            with unittest.mock.patch.dict(os.environ, TRACEPARENT=traceparent(flags)):
+                answer = self.cluster.generate(worker.address, prompt(1000, seed),
+                                               "--wait-published", max_new_tokens=20)
+            self.assertEqual(answer["trace_id"], TRACE)
+        lines = self.wait_for(worker, lambda line: line["event"] == "call")
+        self.assertEqual(len(lines), 3, "one line for each request")
+        for line, hits in zip(lines, (0, 992, 0)):
+            self.assertEqual((line["level"], line["method"], line["trace_id"], line["tokens"],
+                              line["hit_tokens"], line["generated"]),
+                             ("info", "Generate", TRACE, 1000, hits, 20))
+            self.assertAlmostEqual(sum(line[part] for part in PARTS), line["took_ms"],
+                                   delta=0.05 * line["took_ms"])
+            self.assertEqual([part for part in PARTS if line[part] < 0], [])
+        self.assertGreater(lines[0]["prefill_ms"], lines[1]["prefill_ms"])
+        self.assertGreater(lines[1]["load_ms"], 0)
+        self.assertGreater(lines[0]["publish_ms"], 0)
+        self.assertEqual(store.stop(), 0)
+        calls = [line for line in self.lines(store) if line["event"] == "call"]
+        self.assertLessEqual({"Fetch", "Lease", "Publish"}, {line["method"] for line in calls})
+        self.assertEqual({line["trace_id"] for line in calls}, {TRACE})
+        self.assertEqual({line["parent_span_id"] for line in calls},
+                         {line["span_id"] for line in lines[:2]}, "only sampled traces")
+        self.assert_collector_makes_spans(worker, lines[1])
+
+    def assert_collector_makes_spans(self, worker, line):
+        text = next(text for text in worker.log_path.read_text().splitlines()
+                    if line["span_id"] in text)
+        service, span = span_of(text, "hearth-worker.log")
+        self.assertEqual(service, [{"key": "service.name",
+                                    "value": {"stringValue": "hearth-worker.log"}}])
+        self.assertEqual((span["traceId"], span["spanId"], span["parentSpanId"], span["name"]),
+                         (TRACE, line["span_id"], line["parent_span_id"], "Generate"))
+        self.assertEqual(json.loads(span["attributes"][0]["value"]["stringValue"]), line)
+        took_ms = (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e6
+        self.assertAlmostEqual(took_ms, line["took_ms"], delta=0.01)
+
     def test_store_loss_and_return_are_logged(self):
         store = self.cluster.store(self.folder / "data")
         worker = self.worker_with_page(store.address)
@@ -147,6 +220,30 @@ class Worker(Logs):
         with self.assertRaises(ProcessFailed) as failed:
             self.cluster.ctl("doctor", "--no-probe", "--worker", worker.address)
         self.assertIn(f"cannot reach its store, {address}", str(failed.exception))
+
+
+class HttpTrace(HttpWorker, Logs):
+
+    def flags(self):
+        return INFO
+
+    def test_header_begins_or_continues_a_trace(self):
+        sent = (traceparent(), "00-not a trace-01", None)
+        for header in sent:
+            request = urllib.request.Request(
+                self.url + "/v1/completions", data=b'{"prompt": "the light", "max_tokens": 2}',
+                headers={"Content-Type": "application/json"} |
+                        ({"traceparent": header} if header else {}))
+            with urllib.request.urlopen(request, timeout=LONG_S) as answer:
+                answer.read()
+        self.assertEqual(self.node.stop(), 0)
+        lines = [line for line in self.lines(self.node) if line["event"] == "call"]
+        self.assertEqual([(line["trace_id"] == TRACE, line.get("parent_span_id"))
+                          for line in lines], [(True, SPAN), (False, None), (False, None)])
+        self.assertEqual(len({line["trace_id"] for line in lines}), 3)
+        for line in lines:
+            self.assertAlmostEqual(sum(line[part] for part in PARTS), line["took_ms"],
+                                   delta=0.05 * line["took_ms"])
 
 
 if __name__ == "__main__":

@@ -136,6 +136,9 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertEqual(shown.text["restore_points"], "0")
         self.assertEqual(shown.text["saved_tokens"], "0")
         self.assertEqual(shown.text["saved_time"], "–")
+        self.assertEqual(shown.text["workers_connected"], "0")
+        self.assertIn("No worker is connected.", shown.text["workers_empty"])
+        self.assertNotIn("workers_empty", shown.hidden)
         self.assertEqual(shown.text["hit_rate"], "–")
         self.assertEqual(shown.text["tier-disk"], "0 B of 10.5 MB, 0.0 %")
         self.assertIn("Nothing is stored yet", shown.text["hottest_empty"])
@@ -160,7 +163,9 @@ class StatusPageInBrowser(StoreWithPage):
                             shown.text)
             self.assertIn(f"{tier['hit_tokens']} tokens restored",
                           shown.text["flow-" + tier["tier"]])
-        self.assertTrue(shown.text["hottest"].startswith(point["id"][:12] + "120"),
+        model = point["fingerprint"][:12]
+        self.assertTrue(shown.text["hottest"].startswith(point["id"][:12] + "default · " + model +
+                                                         "120"),
                         shown.text["hottest"])  # 1 hit, 20 tokens
         self.assertIn("yesyes", shown.text["hottest"])  # durable, pinned
         self.assertIn("hottest_empty", shown.hidden)
@@ -174,7 +179,7 @@ class StatusPageInBrowser(StoreWithPage):
         shown = self.browse()
         self.assertEqual(shown.text["hit_rate"], "100.0 %")
         self.assertEqual(shown.text["rate_text"], "20 tokens restored and 0 held by workers, "
-                         "100.0 % of the requested tokens, in 1 lookups.")
+                         "100.0 % of 20 prompt tokens.")
         self.assertIn("alarm", shown.hidden)
 
     def test_small_tier_fill_is_visible(self):
@@ -186,15 +191,18 @@ class StatusPageInBrowser(StoreWithPage):
             page.wait_for("restore_points", "1")
             self.assertGreaterEqual(page.value(width), 5)
 
-    def test_prefix_held_by_worker_counts_as_hit(self):
+    def test_prefix_held_by_worker_is_counted(self):
         with Page(self.url + "/") as page:
             page.wait_for("live", "live")
             page.value("""
                 tiles({lookups: {fetches: 10, hits: 1, lookup_tokens: 5000, hit_tokens: 300,
-                                 held_tokens: 4000, saved_us: 7.5e9},
+                                 held_tokens: 4000, unasked_tokens: 700,
+                                 unasked_held_tokens: 500, saved_us: 7.5e9},
+                       fleet: {workers: 2, models: 1},
                        misses: {not_above: 8, no_common_prefix: 1}, restore_points: 4,
                        pinned_bytes: 0});""")
-            page.wait_for("saved_tokens", "4,300")
+            page.wait_for("saved_tokens", "4,800")
+            page.wait_for("workers_connected", "2")
             page.wait_for("saved_time", "2 h")
             page.wait_for("hit_rate", "50.0 %")
             shown = page.value("document.getElementById('tiles').textContent")

@@ -1,24 +1,24 @@
 """Store, worker and hearthctl with identities and TLS: the example of docs/security.md."""
 
-import hashlib
-import json
-import subprocess
+import http.client
+import socket
+import ssl
 import time
 
+import grpc
+
 import system_support
-from system_support import CHUNK_TOKENS, ProcessFailed, SystemTest, prompt
+from access_support import AccessTest
+from system_support import CHUNK_TOKENS, ProcessFailed, prompt
 
 PREFIX_TOKENS = 8 * CHUNK_TOKENS
 LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 
 
-class Tenants(SystemTest):
+class Tenants(AccessTest):
 
     def setUp(self):
         super().setUp()
-        self.access = self.folder / "access"
-        self.access.mkdir()
-        self.authority()
         for name in ("store", "worker-1"):
             self.certificate(name)
         self.identities("store.json", public_tenant="public", identities=[
@@ -35,41 +35,11 @@ class Tenants(SystemTest):
         self.to_store = [part for flag, file in zip(as_worker, files)
                          for part in (flag, self.access / file)]
 
-    def authority(self):
-        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-                     "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
-
-    def openssl(self, *arguments):
-        subprocess.run(["openssl", *arguments], cwd=self.access, check=True, capture_output=True)
-
-    def certificate(self, name):
-        (self.access / "san").write_text("subjectAltName=IP:127.0.0.1\n")
-        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-                     "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-                     "-CAcreateserial", "-extfile", "san", "-out", f"{name}.pem")
-
-    def by_token(self, name, role, **more):
-        token = f"token-of-{name}"
-        (self.access / f"{name}.token").write_text(token + "\n")
-        return {"name": name, "role": role,
-                "token_sha256": hashlib.sha256(token.encode()).hexdigest(), **more}
-
-    def identities(self, file, **content):
-        (self.access / file).write_text(json.dumps(content))
-
-    def served_by(self, name):
-        return ["--tls-cert", self.access / f"{name}.pem", "--tls-key",
-                self.access / f"{name}.key", "--tls-client-ca", self.access / "ca.pem"]
-
-    def who(self, name):
-        return ["--tls-ca", self.access / "ca.pem", "--token-file", self.access / f"{name}.token"]
-
-    def start_worker(self, *flags):
+    def start_worker(self, *flags, **options):
         model = self.folder / "model-wide-1"
         return self.worker(model if model.exists() else self.model(), self.store.address,
                            *self.served_by("worker-1"), "--identities-file",
-                           self.access / "callers.json", *(flags or self.to_store))
+                           self.access / "callers.json", *(flags or self.to_store), **options)
 
     def generate(self, worker, name, ids):
         return self.cluster.generate(worker.address, ids, "--breakpoint", PREFIX_TOKENS,
@@ -120,6 +90,75 @@ class Tenants(SystemTest):
                 self.access / "old-ca.pem", "--token-file",
                 self.access / "team-a.token")["published_tokens"]
             seed += 1
+
+    def tls(self, certificate=None):
+        """Returns the TLS settings of an HTTP caller."""
+        context = ssl.create_default_context(cafile=self.access / "ca.pem")
+        if certificate:
+            context.load_cert_chain(self.access / f"{certificate}.pem",
+                                    self.access / f"{certificate}.key")
+        return context
+
+    def ask_http(self, worker, headers, certificate=None):
+        """Calls /tokenize; returns the status of the answer."""
+        address = worker.url("http").removeprefix("http://")
+        caller = http.client.HTTPSConnection(address, context=self.tls(certificate), timeout=LONG_S)
+        self.addCleanup(caller.close)
+        caller.request("POST", "/tokenize", '{"prompt": "a"}',
+                       {"Content-Type": "application/json", **headers})
+        return caller.getresponse().status
+
+    def ask_grpc(self, worker, headers, certificate=None):
+        """Calls GetModel; returns its status as HTTP has it."""
+        files = [f"{certificate}.key", f"{certificate}.pem"] if certificate else []
+        credentials = grpc.ssl_channel_credentials(
+            *[(self.access / file).read_bytes() for file in ["ca.pem", *files]])
+        with grpc.secure_channel(worker.address, credentials) as channel:
+            call = channel.unary_unary("/hearth.v1.Inference/GetModel")
+            try:
+                call(b"", metadata=[(key.lower(), value) for key, value in headers.items()],
+                     timeout=LONG_S)
+            except grpc.RpcError as error:
+                return 401 if error.code() == grpc.StatusCode.UNAUTHENTICATED else error.code()
+        return 200
+
+    def test_only_proxy_names_tenants(self):
+        for name in ("door", "stranger"):
+            self.certificate(name)
+        self.identities("callers.json", identities=[
+            self.by_token("team-a", "tenant"),
+            {"name": "door", "role": "proxy", "certificate": "door"}])
+        worker = self.start_worker(*self.to_store, "--log-level", "debug", "--log-format", "json",
+                                   pages=("http",))
+        token = {"Authorization": "Bearer token-of-team-a"}
+        tenants = {}  # {request id of a call that must pass: its tenant}
+        for number in range(5):
+            named = {"X-Hearth-Tenant": f"team-{number}"}
+            for ask, key in ((self.ask_http, "X-Request-Id"), (self.ask_grpc, "Hearth-Request-Id")):
+                self.assertEqual(ask(worker, named), 401)
+                self.assertEqual(ask(worker, named, "stranger"), 401)
+                self.assertEqual(ask(worker, {}, "door"), 401)
+                self.assertEqual(ask(worker, {"X-Hearth-Tenant": "a b"}, "door"), 401)
+                for sent, certificate, tenant in (({**named, **token}, None, "team-a"),
+                                                  (named, "door", f"team-{number}")):
+                    call = f"call-{len(tenants)}"
+                    self.assertNotEqual(ask(worker, {**sent, key: call}, certificate), 401)
+                    tenants[call] = tenant
+        self.assertEqual(self.logged_tenants(worker, tenants), tenants)
+
+    def test_certificate_survives_session_resumption(self):
+        self.identities("callers.json", identities=[
+            {"name": "team-a", "role": "tenant", "certificate": "worker-1"}])
+        worker = self.start_worker(*self.to_store, pages=("http",))
+        context, session = self.tls("worker-1"), None
+        host, port = worker.url("http").removeprefix("http://").split(":")
+        for _ in range(2):
+            with socket.create_connection((host, int(port)), timeout=LONG_S) as plain, \
+                    context.wrap_socket(plain, server_hostname=host, session=session) as caller:
+                caller.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertTrue(caller.recv(1 << 16).startswith(b"HTTP/1.1 200"))
+                resumed, session = caller.session_reused, caller.session
+        self.assertTrue(resumed)
 
     def test_unknown_identities_are_refused(self):
         worker = self.start_worker()

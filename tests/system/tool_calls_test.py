@@ -5,6 +5,7 @@ answers for each set of tools (default 4).
 """
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import pathlib
@@ -71,6 +72,114 @@ def closed(schema):
 SCHEMAS = {one["function"]["name"]: closed(one["function"]["parameters"]) for one in TOOLS}
 
 
+@dataclasses.dataclass
+class Step:
+    """A call of an earlier turn and its result."""
+    call_id: str
+    name: str
+    arguments: dict
+    result: str
+
+    def text(self):
+        """Returns the arguments as JSON in another layout than the model's."""
+        return json.dumps(self.arguments, separators=(",", ":"))
+
+
+@dataclasses.dataclass
+class Usage:
+    """Tokens of one answer."""
+    prompt: int
+    restored: int
+    generated: int
+
+
+class ChatApi:
+    path = "/v1/chat/completions"
+
+    @staticmethod
+    def body(system, question, steps):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        for step in steps:
+            messages += [
+                {"role": "assistant", "content": None, "tool_calls": [
+                    {"id": step.call_id, "type": "function", "function": {
+                        "name": step.name, "arguments": step.text()}}]},
+                {"role": "tool", "tool_call_id": step.call_id, "content": step.result}]
+        return {"messages": messages, "tools": TOOLS, "temperature": 0,
+                "parallel_tool_calls": False}
+
+    @staticmethod
+    def read(answer):
+        usage, choice = answer["usage"], answer["choices"][0]
+        tokens = Usage(usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"],
+                     usage["completion_tokens"])
+        if choice["finish_reason"] != "tool_calls":
+            return None, tokens
+        call = choice["message"]["tool_calls"][0]
+        function = call["function"]
+        return (call["id"], function["name"], json.loads(function["arguments"])), tokens
+
+
+class ResponsesApi:
+    path = "/v1/responses"
+
+    @staticmethod
+    def body(system, question, steps):
+        items = [{"role": "user", "content": question}]
+        for step in steps:
+            items += [{"type": "function_call", "call_id": step.call_id, "name": step.name,
+                       "arguments": step.text()},
+                      {"type": "function_call_output", "call_id": step.call_id,
+                       "output": step.result}]
+        return {"instructions": system, "input": items, "temperature": 0,
+                "tools": [{"type": "function", **one["function"]} for one in TOOLS],
+                "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 256}
+
+    @staticmethod
+    def read(answer):
+        usage = answer["usage"]
+        tokens = Usage(usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"],
+                     usage["output_tokens"])
+        calls = [item for item in answer["output"] if item["type"] == "function_call"]
+        if answer["status"] != "completed" or not calls:
+            return None, tokens
+        return (calls[0]["call_id"], calls[0]["name"], json.loads(calls[0]["arguments"])), tokens
+
+
+class MessagesApi:
+    path = "/v1/messages"
+
+    @staticmethod
+    def body(system, question, steps):
+        messages = [{"role": "user", "content": question}]
+        for step in steps:
+            messages += [
+                {"role": "assistant", "content": [
+                    {"type": "tool_use", "id": step.call_id, "name": step.name,
+                     "input": step.arguments}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": step.call_id, "content": step.result}]}]
+        tools = [{"name": one["function"]["name"], "description": one["function"]["description"],
+                  "input_schema": one["function"]["parameters"]} for one in TOOLS]
+        return {"system": system, "messages": messages, "tools": tools, "temperature": 0,
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+                "max_tokens": 256}
+
+    @staticmethod
+    def read(answer):
+        usage = answer["usage"]
+        prompt = sum(usage[name] for name in ("input_tokens", "cache_read_input_tokens",
+                                              "cache_creation_input_tokens"))
+        tokens = Usage(prompt, usage["cache_read_input_tokens"], usage["output_tokens"])
+        if answer["stop_reason"] != "tool_use":
+            return None, tokens
+        call = next(block for block in answer["content"] if block["type"] == "tool_use")
+        return (call["id"], call["name"], call["input"]), tokens
+
+
+APIS = (ChatApi, ResponsesApi, MessagesApi)
+
+
 class ToolCalls(unittest.TestCase):
 
     @classmethod
@@ -79,16 +188,17 @@ class ToolCalls(unittest.TestCase):
         folder = pathlib.Path(cls.scratch.name)
         cls.cluster = Cluster(BIN_DIR, folder / "processes")
         worker = cls.cluster.worker(MODEL, f"embedded:{folder / 'data'}", pages=("http",))
-        cls.url = worker.url("http") + "/v1/chat/completions"
+        cls.url = worker.url("http")
 
     @classmethod
     def tearDownClass(cls):
         cls.cluster.__exit__()
         cls.scratch.cleanup()
 
-    def ask(self, **body):
-        body = {"max_tokens": 256, "tool_choice": "required", **body}
-        request = urllib.request.Request(self.url, json.dumps(body).encode(),
+    def ask(self, path="/v1/chat/completions", **body):
+        if path == ChatApi.path:
+            body = {"max_tokens": 256, "tool_choice": "required", **body}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as answer:
             if not body.get("stream"):
@@ -143,30 +253,40 @@ class ToolCalls(unittest.TestCase):
             self.assertEqual(calls, [call["function"]
                                      for call in whole["message"].get("tool_calls", [])])
 
+    def turns(self, api, system, rounds):
+        """Returns the usage of each turn of an agent. The client sends each call back with its
+        arguments in another JSON layout."""
+        steps, usages = [], []
+        for turn in range(rounds):
+            answer = self.ask(api.path, **api.body(system, "Which files are in src?", steps))
+            call, usage = api.read(answer)
+            self.assertIsNotNone(call, answer)
+            usages.append(usage)
+            steps.append(Step(*call, result=f"result {turn} " * 5))
+        return usages
+
     def test_turn_restores_earlier_turns(self):
-        """The client sends each call back with its arguments in another JSON layout. The tokens of
-        the prompt must still equal the tokens that the model wrote."""
-        messages = [{"role": "system", "content": "You are an agent. " * 20},
-                    {"role": "user", "content": "Which files are in src?"}]
-        before = 0
-        for turn in range(ROUNDS):
-            said = self.ask(messages=messages, tools=TOOLS, temperature=0,
-                            parallel_tool_calls=False)
-            usage, choice = said["usage"], said["choices"][0]
-            restored = usage["prompt_tokens_details"]["cached_tokens"]
-            print(f"turn {turn}: {usage['prompt_tokens']} tokens, {restored} restored, "
-                  f"{before} tokens after the previous turn")
-            self.assertGreaterEqual(restored, MIN_RESTORED * before)
-            self.assertEqual(choice["finish_reason"], "tool_calls", choice)
-            before = usage["total_tokens"]
-            call = choice["message"]["tool_calls"][0]
-            arguments = json.dumps(json.loads(call["function"]["arguments"]),
-                                   separators=(",", ":"))
-            messages += [
-                {"role": "assistant", "content": None, "tool_calls": [
-                    {"id": call["id"], "type": "function", "function": {
-                        "name": call["function"]["name"], "arguments": arguments}}]},
-                {"role": "tool", "tool_call_id": call["id"], "content": f"result {turn} " * 5}]
+        for number, api in enumerate(APIS):
+            # Each API has its own system text, so that it restores only its own turns.
+            usages = self.turns(api, f"You are agent {number}. " * 20, ROUNDS)
+            before = 0
+            for turn, usage in enumerate(usages):
+                print(f"{api.path}, turn {turn}: {usage.prompt} tokens, {usage.restored} restored, "
+                      f"{before} tokens after the previous turn")
+                with self.subTest(api=api.path, turn=turn):
+                    self.assertGreaterEqual(usage.restored, MIN_RESTORED * before)
+                before = usage.prompt + usage.generated
+
+    def test_apis_share_prompts(self):
+        """All APIs make the same prompt of one conversation, so that they restore what another has
+        kept. Temperature 0 makes their answers equal."""
+        first = self.turns(APIS[0], "You are an agent of three APIs. " * 20, 3)
+        for api in APIS[1:]:
+            with self.subTest(api=api.path):
+                again = self.turns(api, "You are an agent of three APIs. " * 20, 3)
+                for one, other in zip(first, again):
+                    self.assertEqual((one.prompt, one.generated), (other.prompt, other.generated))
+                    self.assertGreaterEqual(other.restored, MIN_RESTORED * one.prompt)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 // publishes succeed, without a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -174,6 +176,8 @@ TEST(PointCountTest, RepeatedWritesCountOnce) {
     ManifestRecord record;
     record.number = number;
     record.replaced = replaced;
+    record.tenant = fingerprint.tenant;
+    record.manifest.fingerprint = fingerprint.fingerprint.digest();
     return tier->CommitManifests({record}, fingerprint, false);
   };
   const auto counted = [&] { return PointCount::Read(folder.path()).points; };
@@ -193,6 +197,22 @@ TEST(PointCountTest, RepeatedWritesCountOnce) {
   EXPECT_EQ(counted(), 1u);
   ASSERT_TRUE(tier->EraseManifests({{3}}).ok());
   EXPECT_EQ(counted(), 1u);
+}
+
+// The kernel writes a part of the file if the file may not grow further.
+TEST(PointCountTest, ShortWriteIsAnError) {
+  const TestFolder folder;
+  const auto count = PointCount::Open(folder.path()).value();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit half{16, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &half), 0);
+  errno = 0;
+  const absl::Status noted = count->NoteDrops(1);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(noted.code(), absl::StatusCode::kResourceExhausted) << noted;
+  EXPECT_TRUE(count->NoteDrops(1).ok());
+  EXPECT_EQ(PointCount::Read(folder.path()).drops, 1u);
 }
 
 class DamagedInUse : public FaultyDiskFixture, public ::testing::Test {

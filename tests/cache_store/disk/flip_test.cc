@@ -293,7 +293,7 @@ class DamageAtRest : public ::testing::Test {
 
 TEST_F(DamageAtRest, LossByFlippedBitIsReported) {
   const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
-  const uint64_t flips = NumberFrom("HEARTH_FLIPS", 500);
+  const uint64_t flips = NumberFrom("HEARTH_FLIPS", 120);
   EXPECT_FALSE(TryAll(first, first + flips, Flip).empty());
 }
 

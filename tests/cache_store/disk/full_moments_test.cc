@@ -126,7 +126,7 @@ class Moment {
 
 TEST(FullMoments, RandomlyFullDiskKeepsAcknowledgedPoints) {
   const uint64_t first = MomentsFrom("HEARTH_FULL_FIRST", 1);
-  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 76);
+  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 42);
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "HEARTH_FULL_FIRST=" << seed);
     InjectedDisk disk;
@@ -170,7 +170,7 @@ class FullMounts : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FullMounts, FullRealVolumeKeepsAcknowledgedPoints) {
   const uint64_t first = MomentsFrom("HEARTH_FULL_FIRST", 1);
-  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 76) / 6;
+  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 42) / 6;
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "HEARTH_FULL_FIRST=" << seed);
     MountedDisk disk(GetParam());

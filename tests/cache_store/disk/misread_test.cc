@@ -106,7 +106,7 @@ class MisreadFixture : public FaultyDiskFixture {
       if (point.last_token_ids.back() != KitTokens(1000, 64).back()) continue;
       ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
     }
-    // The following restore points are read from the log.
+    // The next start reads these restore points from the write-ahead log.
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(Publish().ok());
   }
   // Fetches, publishes and scrubs for half a second of the test's clock.

@@ -200,16 +200,16 @@ TEST(LearningRetentionTest, JoinedUnitsAreOfferedTogether) {
     end.parent = end.with = 10 * i;
     retention->Insert(10 * i + 1, end, {1u + i, 1536, At(i)});
   }
-  // Use only the boundary before the prompt's end: the use counts for both, which are one unit.
+  // Use key 0 only. The use counts for keys 0 and 1, because `with` joined them into one unit.
   retention->Touch({0}, 2048, At(5));
   const std::vector<Key> offered = Offered(retention.get());
   ASSERT_EQ(offered.size(), 6u);
   for (size_t i = 0; i < 6; i += 2) {
-    EXPECT_EQ(offered[i], offered[i + 1] + 1) << "the longer one first, then the one before it";
+    EXPECT_EQ(offered[i], offered[i + 1] + 1) << "of a unit, the longer prefix first";
   }
   retention->Erase(11, true);
   EXPECT_TRUE(retention->Contains(10));
-  EXPECT_EQ(retention->remembered(), 0u) << "a part of it is held";
+  EXPECT_EQ(retention->remembered(), 0u) << "key 10 of the unit is held";
   retention->Erase(10, true);
   EXPECT_EQ(retention->remembered(), 1u);
 }

@@ -149,7 +149,7 @@ TEST_F(SharedDropsTest, ExplainNamesDropAllAsReason) {
   const auto report = one.store->Explain(KitQuery(model_, Prompt(1)));
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->boundaries.at(0).reason,
-            "not stored since all entries of the tenant were dropped 3m ago");
+            "never stored after all entries of the tenant were dropped 3m ago");
 }
 
 TEST_F(SharedDropsTest, DropRemovesPointBeingWrittenToEngine) {

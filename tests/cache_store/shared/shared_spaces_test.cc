@@ -1,4 +1,5 @@
-// A store remembers the spaces of a limited number of tenants; the others are read again.
+// A store remembers the spaces of a limited number of tenants; it reads the spaces of other tenants
+// again.
 #include "cache_store/shared/tier/shared_spaces.h"
 
 #include <gtest/gtest.h>

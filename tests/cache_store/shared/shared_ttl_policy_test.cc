@@ -50,9 +50,8 @@ class SharedFleetTest : public SharedStoreTest {
 
   ~SharedFleetTest() override { EXPECT_GT(hits_, 200); }
 
-  // Serves a prompt in both: `whole` blocks that it shares with other prompts of this kind, then
-  // optionally half a block of its own. Expects that store and simulator agree on hits and
-  // expiries.
+  // Serves a prompt in the store and in the simulator: `whole` blocks that all prompts of this kind
+  // share, then optionally half a block of its own. Expects equal hits and equal expiries.
   void Serve(SharedNode* node, uint32_t kind, uint32_t whole, bool has_half) {
     const uint32_t end = whole * kChunk + (has_half ? kChunk / 2 : 0);
     KitPrompt prompt{KitTokens(kind, end + 1), {}};

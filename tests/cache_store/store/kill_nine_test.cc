@@ -85,7 +85,7 @@ class Child {
   int status_ = 0;
 };
 
-constexpr int kUsualKills = 50;
+constexpr int kUsualKills = 20;
 constexpr int kKillsOfAFolder = 20;
 
 int Kills() {

@@ -7,10 +7,9 @@
 // and no incomplete restore point is visible. Unless bits were flipped:
 //
 //  - A restore point acknowledged as `disk` is there after the next start, unless the machine died;
-//  a point
-//    acknowledged as `sync` always is.
+//    a point acknowledged as `sync` always is.
 //  - A point listed as durable is there unless the machine died, even if there is little free
-//  space.
+//    space.
 //  - A point that was gone before a clean close does not reappear.
 //  - No manifest outlives its objects.
 #include <gtest/gtest.h>
@@ -265,7 +264,7 @@ class CrashRun {
 
 TEST(StoreCrash, CrashLosesNoAcknowledgedPoint) {
   const uint64_t first = FromEnvironment("HEARTH_CRASH_FIRST_SEED", 1);
-  const uint64_t seeds = FromEnvironment("HEARTH_CRASH_SEEDS", 8);
+  const uint64_t seeds = FromEnvironment("HEARTH_CRASH_SEEDS", 5);
   int struck = 0;
   uint64_t promises = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {

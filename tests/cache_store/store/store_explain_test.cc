@@ -188,7 +188,7 @@ TEST_F(StoreExplain, MissingGlobalObjectsAreExplained) {
               HasSubstr("objects of the global layers before it are missing; quarantined"));
 }
 
-TEST_F(StoreExplain, DifferentCutsAreExplained) {
+TEST_F(StoreExplain, DifferentPrefillCutsAreExplained) {
   Open(1 << 20, 1 << 20);
   Publish({prompt_.tokens, {10}}, {64});
   const BoundaryReport report = At(prompt_, 64);
@@ -224,7 +224,7 @@ TEST_F(StoreExplain, HitExplainsLongerUnusablePoints) {
   EXPECT_THAT(report.summary, Not(HasSubstr("; ")));
 }
 
-TEST_F(StoreExplain, FullHitDoesNotMentionCuts) {
+TEST_F(StoreExplain, FullHitDoesNotMentionPrefillCuts) {
   Open(1 << 20, 1 << 20);
   Publish(prompt_, {48, 64});
   const ExplainReport report = Explain({KitTokens(1, 64), {}});

@@ -245,7 +245,7 @@ TEST_F(StoreFaults, ExplainNamesDifferingFingerprintField) {
   EXPECT_THAT(report.summary, HasSubstr("weights is w1 here and w0 there"));
 }
 
-TEST_F(StoreFaults, ExplainNamesDifferingCuts) {
+TEST_F(StoreFaults, ExplainNamesDifferingPrefillCuts) {
   Open(1 << 20);
   ASSERT_TRUE(KitPublish(store_.get(), model_, {KitTokens(1, 65), {10}}, {64}).ok());
   const auto report = store_->Explain(KitQuery(model_, prompt_)).value();

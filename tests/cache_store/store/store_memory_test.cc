@@ -154,7 +154,7 @@ Fingerprint Invariant() {
   return Fingerprint::Create(std::move(fields)).value();
 }
 
-TEST(MemoryStore, InvariantModelIgnoresCuts) {
+TEST(MemoryStore, InvariantModelIgnoresPrefillCuts) {
   const auto store = MemoryStore();
   const Fingerprint model = Invariant();
   const KitPrompt published{KitTokens(1, 60), {7, 30, 55}};
@@ -252,7 +252,7 @@ TEST(MemoryStore, MatchedTokensReachDivergingChunk) {
   EXPECT_EQ(session->plan().usable_tokens, 0u);
 }
 
-TEST(MemoryStore, CutsMatterOnlyInExactClass) {
+TEST(MemoryStore, PrefillCutsMatterOnlyInExactClass) {
   for (const bool exact : {true, false}) {
     KitModel geometry;
     geometry.exact = exact;

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "cache_store/base/staged_bytes.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -137,6 +138,15 @@ TEST_F(StagingTest, StagedBytesRespectQuota) {
   EXPECT_THAT(std::string(last.message()), HasSubstr("quota: "));
   EXPECT_LE(store_->Stats().most_staged_bytes, WholeBytes());
   EXPECT_TRUE(store_->Publish(Spec(1, "a")).value()->AllocateSlice(SliceBytes()).ok());
+}
+
+// Publishes without slices would otherwise leave an entry for each tenant.
+TEST(StagedBytesTest, TenantWithoutBytesIsForgotten) {
+  StagedBytes staged(1);
+  ASSERT_TRUE(staged.Reserve("a", 0, 0).ok());
+  // StagedBytes asserts that without bytes no tenant has an entry.
+  EXPECT_TRUE(staged.Reserve("b", 1, 0).ok());
+  staged.Release("b", 1);
 }
 
 TEST_F(StagingTest, LargeAnnouncementCountsAsStaged) {

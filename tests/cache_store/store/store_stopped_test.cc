@@ -25,10 +25,10 @@ class CancelledCalls : public ::testing::Test {
     store_ = TieredStore::Open(options).value();
     store_->Observe(model_, "default");
   }
-  // Returns a function for `stopped` that returns true at its call number `questions`.
-  std::function<bool()> StopAt(int questions) {
+  // Returns a function for `stopped` that returns true from its call number `number` on.
+  std::function<bool()> StopAt(int number) {
     asked_ = 0;
-    return [this, questions] { return ++asked_ >= questions; };
+    return [this, number] { return ++asked_ >= number; };
   }
 
   const Fingerprint model_ = KitModel().Make();

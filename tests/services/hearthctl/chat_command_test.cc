@@ -26,5 +26,17 @@ TEST(ChatCommandTest, ErrorNamesWorkerIfFailoverFails) {
   EXPECT_THAT(result.err, HasSubstr("UNAVAILABLE: worker at " + first.address() + ": going down"));
 }
 
+TEST(ChatCommandTest, BaseModel_IsNotedOnceBeforeFirstTurn) {
+  FakeWorker worker;
+  worker.model_dir = "models/gemma-3-270m.gguf";
+  const CliResult result = RunCli({"chat", "--worker", worker.address()}, "one\ntwo\n");
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_EQ(result.err,
+            "[gemma-3-270m.gguf is a base model: it continues text and does not follow "
+            "instructions]\n");
+  worker.model_dir = "models/gemma-3-1b-it.gguf";
+  EXPECT_EQ(RunCli({"chat", "--worker", worker.address()}, "one\n").err, "");
+}
+
 }  // namespace
 }  // namespace hearth

@@ -174,6 +174,7 @@ grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelReques
     fields.push_back(dtype);
     ToProto(Fingerprint::Create(fields).value(), response->mutable_fingerprint());
   }
+  response->set_model_dir(model_dir);
   response->set_unreachable_store(unreachable_store);
   return grpc::Status::OK;
 }

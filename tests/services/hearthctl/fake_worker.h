@@ -41,6 +41,7 @@ class FakeWorker final : public v1::Inference::Service {
   grpc::Status failure_between_words;
   // boundaries for which Explain returns no restore point id
   std::set<uint32_t> without_restore_point;
+  std::string model_dir;          // value of model_dir in the response of GetModel
   std::string unreachable_store;  // value of unreachable_store in the response of GetModel
 
   // Returns the restore point id that Explain reports for `boundary`.

@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
 
@@ -17,6 +21,29 @@ TEST(GenerateCommandTest, TooLongRequestErrorNamesLimit) {
       RunCli({"generate", "--worker", worker.address(), "--prompt-file", path});
   EXPECT_EQ(result.code, kExitUsage);
   EXPECT_THAT(result.err, HasSubstr("the request is too large: a worker takes at most 3 MiB"));
+}
+
+TEST(GenerateCommandTest, WrongInputErrorNamesFile) {
+  FakeWorker worker;
+  const TestFolder folder;
+  const std::string empty = folder.Write("empty", ""), blank = folder.Write("blank", " \n");
+  const std::string words = folder.Write("words", "a b");
+  const auto error_of = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"generate", "--worker", worker.address()});
+    const CliResult result = RunCli(flags);
+    EXPECT_EQ(result.code, kExitUsage) << result.err;
+    return result.err;
+  };
+  for (const std::string& path : {empty, blank}) {
+    EXPECT_THAT(error_of({"--prompt", "a", "--json-schema", path}),
+                HasSubstr(absl::StrCat("--json-schema: ", path, " is empty")));
+  }
+  EXPECT_THAT(error_of({"--prompt-file", empty}), HasSubstr(empty + " is empty"));
+  EXPECT_THAT(error_of({"--chat", empty}), HasSubstr(empty + ": the chat: must be JSON"));
+  EXPECT_THAT(error_of({"--token-ids-file", empty}), HasSubstr(empty + ": token_ids is empty"));
+  EXPECT_THAT(error_of({"--token-ids-file", words}),
+              HasSubstr(words + ": token_ids[0] must be a token id"));
+  EXPECT_TRUE(worker.generated.empty());
 }
 
 TEST(GenerateCommandTest, DeadlineFlagSetsRpcDeadline) {

@@ -111,7 +111,8 @@ class Case {
          "$1N"},
         {std::regex("((incarnation|acquire time|acquiring thread) )[0-9]+"), "$1N"},
         {std::regex(R"(("request_id":")[0-9a-f]+)"), "$1N"},
-        {std::regex("(disk: )[0-9.]+ [kM]?B( of)"), "$1N B$2"}};
+        {std::regex("(disk: )[0-9.]+ [kM]?B( of)"), "$1N B$2"},
+        {std::regex("(\ncommit )[0-9a-z-]+"), "$1COMMIT"}};
     std::string masked = absl::StrReplaceAll(text, {{worker_.address(), "$WORKER"},
                                                     {other_.address(), "$OTHER"},
                                                     {folder_.path(), "$DIR"},

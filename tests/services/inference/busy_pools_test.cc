@@ -194,7 +194,7 @@ TEST(FullThreadPools, BusyStoreRefusesExcessExplains) {
   for (const grpc::Status& status : statuses) EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(FullThreadPools, ExcessCutsNameTheLimit) {
+TEST(FullThreadPools, TooManyPrefillCutsErrorNamesLimit) {
   StoreServer server(StoreServer::SmallStore(""));
   v1::ExplainRequest request;
   v1::ExplainResponse response;

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "proto/state_format.h"
@@ -57,6 +59,30 @@ TEST(GrammarCallsTest, RefusalNamesFieldAndPath) {
   EXPECT_EQ(worker.Generate(beams).status.error_message(),
             "grammar: cannot be combined with beams 2");
   EXPECT_EQ(worker.generator()->grammar_stats().refused, 1u);
+}
+
+class NoEvents final : public GenerationSink {
+ public:
+  void OnStarted(const StartedInfo&, std::optional<uint64_t>) override { ADD_FAILURE(); }
+  void OnPrompt(absl::Span<const SampledToken>, bool) override { ADD_FAILURE(); }
+  bool OnTokens(const TokenDelta&) override { return false; }
+  void OnFinished(const FinishedInfo&, uint32_t, uint32_t) override { ADD_FAILURE(); }
+  void OnPrefill(const v1::PrefillResponse&) override { ADD_FAILURE(); }
+  void OnEnd(const absl::Status&) override { ADD_FAILURE(); }
+};
+
+TEST(GrammarCallsTest, UnawaitedRequestCompilesNothing) {
+  WorkerServer worker(WorkerServer::Invariant());
+  Generator* const generator = worker.generator();
+  const auto cancelled = std::make_shared<NoEvents>(), late = std::make_shared<NoEvents>();
+  cancelled->cancel()->Cancel();
+  EXPECT_TRUE(
+      absl::IsCancelled(generator->Generate({"tenant", "one"}, SchemaRequest(kSchema), cancelled)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(generator->Generate(
+      {"tenant", "two", "", absl::InfinitePast()}, SchemaRequest(kSchema), late)));
+  const GrammarEngine::Stats stats = generator->grammar_stats();
+  EXPECT_EQ(stats.compiled + stats.refused, 0u);
+  EXPECT_EQ(stats.bytes, 0u);
 }
 
 TEST(GrammarCallsTest, ModelWithoutTokenizerIsRefused) {
@@ -121,7 +147,7 @@ TEST(GrammarCallsTest, SavedStateContinuesOnAnotherWorker) {
   EXPECT_EQ(half.ids.size(), 7u);
 }
 
-TEST(GrammarCallsTest, DrawnTokensMustObeyGrammar) {
+TEST(GrammarCallsTest, AlreadyDrawnTokensAgainstGrammarAreRefused) {
   WorkerServer worker(WorkerServer::Invariant());
   v1::GenerateRequest request = SchemaRequest(kSchema);
   request.set_first_draw(3);

@@ -36,7 +36,7 @@ class PlanCheckTest : public testing::Test {
 
 TEST_F(PlanCheckTest, MatchingPlanIsAccepted) { EXPECT_TRUE(Check().ok()) << Check(); }
 
-TEST_F(PlanCheckTest, CutsAtSegmentEndsMayDiffer) {
+TEST_F(PlanCheckTest, PrefillCutsAtSegmentEndsMayDiffer) {
   plan_.mutable_state()->add_cuts(32);
   prefix_.cuts = {16, 20};
   EXPECT_TRUE(Check().ok()) << Check();

@@ -140,7 +140,7 @@ TEST_F(RemotePrefixCacheTest, QuarantineSendsFingerprintFields) {
   EXPECT_TRUE(cache_->Quarantine(prefix_, {{0, 16, LayerGroup::kGlobal}}, absl::Minutes(1)));
 }
 
-TEST_F(RemotePrefixCacheTest, WrongPlanTokensAreMismatch) {
+TEST_F(RemotePrefixCacheTest, PlanWithWrongTokenIdsIsMismatch) {
   store_.fetch = [](auto*, auto&, auto* stream) {
     v1::FetchResponse plan = Plan();
     plan.mutable_plan()->mutable_state()->set_token_ids(30, 1);
@@ -390,6 +390,81 @@ TEST_F(RemotePrefixCacheTest, ExplainsThroughTheStore) {
   });
   done.WaitForNotification();
   EXPECT_EQ(summary, "as it is");
+}
+
+TEST_F(RemotePrefixCacheTest, OutcomeTellsWhatTheStoreCounted) {
+  EXPECT_TRUE(Fetch().is_counted);
+  EXPECT_EQ(Fetch().counted_held, 0u);  // a hit
+  store_.fetch = [](auto*, const v1::FetchRequest&, auto* stream) {
+    v1::FetchResponse message;
+    message.mutable_plan()->set_miss_reason("not above");
+    stream->Write(message);
+    return grpc::Status::OK;
+  };
+  const FetchOutcome miss = cache_->Fetch(prefix_, 16, kTokens - 1, absl::Seconds(60));
+  EXPECT_TRUE(miss.is_counted);
+  EXPECT_EQ(miss.counted_held, 16u);
+  // The store has counted the lookup although the call then fails.
+  store_.fetch = [](auto*, const v1::FetchRequest&, auto* stream) {
+    v1::FetchResponse message;
+    message.mutable_plan()->set_usable_tokens(1u << 30);
+    stream->Write(message);
+    return grpc::Status::OK;
+  };
+  EXPECT_TRUE(cache_->Fetch(prefix_, 16, kTokens - 1, absl::Seconds(60)).is_counted);
+  store_.Stop();
+  const FetchOutcome lost = cache_->Fetch(prefix_, 16, kTokens - 1, absl::Seconds(60));
+  EXPECT_FALSE(lost.is_counted);
+  EXPECT_EQ(lost.counted_held, 0u);
+}
+
+// Words of prompts are sent only while both sides show them.
+TEST_F(RemotePrefixCacheTest, FirstWordsNeedBothSides) {
+  bool store_shows = false;
+  std::string fetched, published;
+  store_.report = [&](const v1::ReportRequest&, v1::ReportResponse* response) {
+    response->set_shows_prompt_text(store_shows);
+    return grpc::Status::OK;
+  };
+  store_.fetch = [&](auto*, const v1::FetchRequest& request, auto* stream) {
+    fetched = request.first_words();
+    stream->Write(v1::FetchResponse());
+    return grpc::Status::OK;
+  };
+  store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
+    v1::PublishRequest request;
+    stream->Read(&request);
+    published = request.begin().first_words();
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "");
+  };
+  const auto sent = [&] {
+    fetched = published = "(no call)";
+    Fetch();
+    Publish(Spec());
+    EXPECT_EQ(fetched, published);
+    return fetched;
+  };
+  const auto report = [&](bool shows) {
+    store_shows = shows;
+    return cache_->Report({}, absl::Seconds(60)).value();
+  };
+  EXPECT_EQ(report(true), true);
+  EXPECT_EQ(sent(), "");  // the worker does not show them
+  size_t tokens = 0;
+  cache_->SendFirstWords([&](const std::vector<int32_t>& token_ids) {
+    tokens = token_ids.size();
+    return std::string("It was a dark night");
+  });
+  EXPECT_EQ(sent(), "");  // no report was answered since
+  EXPECT_EQ(report(true), true);
+  EXPECT_EQ(sent(), "It was a dark night");
+  EXPECT_EQ(tokens, RemotePrefixCache::kFirstWordsTokens);
+  EXPECT_EQ(report(false), false);
+  EXPECT_EQ(sent(), "");
+  EXPECT_EQ(report(true), true);
+  store_.report = nullptr;  // replaced by an older store
+  EXPECT_TRUE(absl::IsUnimplemented(cache_->Report({}, absl::Seconds(60)).status()));
+  EXPECT_EQ(sent(), "");
 }
 
 }  // namespace

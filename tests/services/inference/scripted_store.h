@@ -1,4 +1,4 @@
-// ScriptedStore: a CacheStore server on a free port whose answers are functions of the test.
+// ScriptedStore: a CacheStore server on a free port. Each RPC calls a function that the test sets.
 //
 // Faults that it can have: answers that are late, wrong, cut off or missing, and a server that
 // stops and starts again on the same port. Thread safety: set the functions before the first call.
@@ -33,8 +33,14 @@ class ScriptedStore final : public v1::CacheStore::Service {
   std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::LeaseResponse>*)> lease;
   std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse*)> explain;
   std::function<grpc::Status(const v1::QuarantineRequest&, v1::QuarantineResponse*)> quarantine;
+  // Null: an older store, which does not know the call.
+  std::function<grpc::Status(const v1::ReportRequest&, v1::ReportResponse*)> report;
 
  private:
+  grpc::Status Report(grpc::ServerContext*, const v1::ReportRequest* request,
+                      v1::ReportResponse* response) override {
+    return report ? report(*request, response) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  }
   grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
                      FetchStream* stream) override {
     return fetch(context, *request, stream);

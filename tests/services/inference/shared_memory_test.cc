@@ -156,6 +156,19 @@ TEST_F(SharedMemoryTest, SecondFetchUsesSharedMemory) {
   EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
 }
 
+TEST_F(SharedMemoryTest, FirstFetchAfterMapMemoryUsesSharedMemory) {
+  Start();
+  Publish();
+  cache_->MapMemory(absl::InfiniteDuration());
+  const auto asked = server_->store()->Stats().counters;
+  for (const char* name : {"fetches", "hits", "lookup_tokens"}) EXPECT_EQ(asked.at(name), 0u);
+  ExpectHit(cache_.get());
+  EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
+  EXPECT_TRUE(counters_.Read().shared_fallbacks.empty());
+  EXPECT_EQ(counters_.Read().fetches.at("hit"), 1u);
+  EXPECT_EQ(counters_.Read().fetches.count("miss"), 0u);
+}
+
 TEST_F(SharedMemoryTest, FetchedBytesStayValidAfterDrop) {
   Start();
   Publish();

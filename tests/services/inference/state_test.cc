@@ -141,7 +141,7 @@ TEST_F(SavedStates, ExactClassCannotSaveStates) {
   Generate(&exact, Sampled(2), "half");
   const Saved saved = Save(&exact, "half");
   EXPECT_EQ(saved.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(saved.status.error_message(), HasSubstr("the class exact has no saved states"));
+  EXPECT_THAT(saved.status.error_message(), HasSubstr("this worker has the class exact"));
 }
 
 TEST_F(SavedStates, BeamSearchCannotBeSaved) {
@@ -295,6 +295,7 @@ TEST(RecentAnswersTest, BusyTenantLosesOldestAnswersFirst) {
   request.token_ids = {2, 3};
   request.tenant = "quiet";
   request.request_id = "one";
+  request.max_new_tokens = 1;
   answers.Begin(request)->Add(9);
   request.tenant = "loud";
   for (int i = 0; i < 100; ++i) {

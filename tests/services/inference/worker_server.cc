@@ -48,9 +48,9 @@ WorkerServer::WorkerServer(Options options) : admission_(options.recorder, optio
   generation.why_no_chats = options.why_no_chats;
   generation.progress_pause = options.progress_pause;
   generation.plan_wait = options.plan_wait;
+  generation.explain = options.explain;
   generator_ = std::make_unique<Generator>(engine_.get(), std::move(generation));
   InferenceOptions settings;
-  settings.explain = options.explain;
   settings.store = options.store;
   settings.store_access.prefix = "store-";
   settings.model_dir = options.engine.model_dir;

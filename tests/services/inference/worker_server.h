@@ -42,7 +42,7 @@ class WorkerServer {
     bool with_tokenizer = true;
     std::string why_no_chats;  // why chats are refused; empty: chats are served
     PrefixCache* cache = nullptr;
-    InferenceOptions::Explain explain;
+    ExplainPrefix explain;
     std::string store;             // address of the store
     Admission::Recorder recorder;  // gets the record of each call; may be null
     Identities* identities = nullptr;

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "services/inference/remote_prefix_cache.h"
+#include "services/inference/store_reporter.h"
+#include "services/store/store_status.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
@@ -103,6 +105,43 @@ TEST_F(WorkerStatusTest, UnreachableStoreIsShown) {
   EXPECT_EQ(shown(), 1);
   reachability.Note(true, "");
   EXPECT_EQ(shown(), 0);
+}
+
+// The store's page counts each prompt token of the fleet once: in a lookup, or in a report.
+TEST_F(WorkerStatusTest, StorePageCountsEveryTokenOnce) {
+  v1::ReportRequest names;
+  StoreReporter reporter(
+      names, [&](v1::ReportRequest* report) { FillReport(*worker_->engine(), report); },
+      [&](const v1::ReportRequest& report, absl::Duration timeout) {
+        return cache_->Report(report, timeout);
+      });
+  const FleetTable* const fleet = store_.service()->fleet();
+  StatusFigures page("hearth-store", "1", StoreFigures(store_.store(), fleet), &clock_);
+  const auto figures = [&] {
+    reporter.ReportOnce();
+    clock_.Advance(absl::Seconds(1));
+    return nlohmann::json::parse(page.JsonText());
+  };
+  const auto expect_all_counted = [&](uint64_t prompt_tokens, uint64_t restored) {
+    const nlohmann::json lookups = figures()["lookups"];
+    const auto of = [&](const char* name) { return lookups[name].get<uint64_t>(); };
+    EXPECT_EQ(of("lookup_tokens") + of("unasked_tokens"), prompt_tokens) << lookups;
+    EXPECT_EQ(of("hit_tokens") + of("held_tokens") + of("unasked_held_tokens"), restored)
+        << lookups;
+  };
+  Generate();
+  expect_all_counted(100, 0);
+  EXPECT_EQ(Generate().computed_tokens(), 4u);
+  expect_all_counted(200, 96);
+  EXPECT_EQ(Generate().computed_tokens(), 4u);
+  expect_all_counted(300, 192);
+  const nlohmann::json json = figures();
+  EXPECT_EQ(json["fleet"]["workers"], 1);
+  EXPECT_GT(json["lookups"]["saved_us"], 0);
+  const FleetWorker worker = fleet->Workers().at(0);
+  EXPECT_EQ(worker.report.prompt_tokens(), 300u);
+  EXPECT_EQ(worker.report.cached_tokens(), 192u);
+  EXPECT_EQ(worker.report.places(), 8u);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/services/openai/hostile_bodies.h"
-#include "worker/text/schema_check.h"
+#include "worker/text/schema/schema_check.h"
 
 namespace hearth {
 namespace {
@@ -151,6 +151,13 @@ TEST(AnswerSchema, GrammarErrorsGetBodyPath) {
   EXPECT_EQ(at("#/$defs/f"), "tools[0].p: is wrong");
   EXPECT_EQ(at("#/$defs/f-2/anyOf/3/not"), "tools[1].p.anyOf[3].not: is wrong");
   EXPECT_EQ(at("#/$defs/$answer/items"), "form.x.items: is wrong");
+  // Names that are no plain words, as worker/text/schema/schema_walk.h writes them.
+  EXPECT_EQ(at("#/$defs/f/properties/a%20b:%20c/$defs/A-1"),
+            "tools[0].p.properties[\"a b: c\"].$defs.A-1: is wrong");
+  EXPECT_EQ(at("#/$defs/f/properties/a~1%25~0/items"),
+            "tools[0].p.properties[\"a/%~\"].items: is wrong");
+  EXPECT_EQ(at("#/$defs/f/properties//items/10"),
+            "tools[0].p.properties[\"\"].items[10]: is wrong");
   EXPECT_EQ(at("#"), "tools: is wrong");
   EXPECT_EQ(at("#/$defs/$call/anyOf"), "tools: is wrong");
   EXPECT_EQ(WithBodyPath("grammar.json_schema: too complex", paths), "tools: too complex");

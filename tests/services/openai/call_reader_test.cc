@@ -104,7 +104,7 @@ TEST(CallReader, TextWithoutToolsIsNotHeldBack) {
   EXPECT_EQ(Shown(pieces), "{\"name\": \"get\", \"parameters\": {}}");
 }
 
-TEST(CallReader, CutCallsKeepTheirBeginning) {
+TEST(CallReader, TruncatedCallsKeepTheirBeginning) {
   const std::string call = R"({"name": "get", "parameters": {"a": "b)";
   EXPECT_EQ(Whole(call), R"(<0 get>={"a": "b)");
   EXPECT_EQ(Whole(call + "\"}"), R"(<0 get>={"a": "b"})");
@@ -139,7 +139,7 @@ TEST(CallReader, TextAfterCallStaysUnchanged) {
   EXPECT_EQ(Whole(R"({"name": "get", "parameters": {} x})"), "<0 get>={}| x}");
 }
 
-TEST(CallReader, OnlyIncompleteArgumentsCountAsCut) {
+TEST(CallReader, OnlyIncompleteArgumentsCountAsTruncated) {
   const std::string call = R"({"name": "get", "parameters": {"a": "b"}})";
   EXPECT_FALSE(ReadCalls(kRules, call).is_cut);
   EXPECT_FALSE(ReadCalls(kRules, call.substr(0, call.size() - 1)).is_cut);
@@ -203,7 +203,7 @@ std::string RandomAnswer(std::mt19937* random) {
   return answer;
 }
 
-TEST(CallReader, TextCutAnywhereGivesSamePieces) {
+TEST(CallReader, SplitTextGivesSamePieces) {
   std::mt19937 random(57);
   size_t calls = 0;
   for (int i = 0; i < 400; ++i) {

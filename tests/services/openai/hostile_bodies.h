@@ -11,10 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tests/support/sanitized.h"
 
 namespace hearth {
 
-inline constexpr size_t kHostileBytes = size_t{3} << 20;
+inline constexpr size_t kHostileBytes = size_t{3} << (kIsSanitized ? 17 : 20);
 
 // Returns a text of about kHostileBytes: `begin`, copies of `item` separated by commas, and `end`.
 inline std::string Repeated(absl::string_view begin, absl::string_view item,
@@ -45,6 +46,8 @@ inline std::string RepeatedText(absl::string_view part) {
 // Returns the bodies, each with a name for messages. Each is a completion or chat request.
 inline std::vector<std::pair<std::string, std::string>> HostileBodies() {
   const std::string chat = R"({"messages":[)", role = R"({"role":"user","content":)";
+  const std::string call = R"({"type":"function_call","call_id":"c","name":"f")";
+  const std::string result = R"({"type":"function_call_output","call_id":"c","output":)";
   const std::string nest = std::string(60, '[') + std::string(60, ']');
   std::string biases = R"({"prompt":"a","logit_bias":{)", nested_objects;
   for (size_t i = 0; biases.size() + 20 < kHostileBytes; ++i) {
@@ -64,7 +67,7 @@ inline std::vector<std::pair<std::string, std::string>> HostileBodies() {
       {"1,024 keys", Repeated(R"({"x":[)", ObjectOfKeys(1024, "", "0"), "]}")},
       {"1,024 long keys",
        Repeated(R"({"x":[)", ObjectOfKeys(1024, std::string(99, 'k'), "0"), "]}")},
-      {"one object", absl::StrCat("{\"x\":", ObjectOfKeys(200000, "", "0"), "}")},
+      {"one object", absl::StrCat("{\"x\":", ObjectOfKeys(kHostileBytes / 15, "", "0"), "}")},
       {"digits", absl::StrCat("{\"n\":", RepeatedText("9"), "}")},
       {"fractions", Repeated(R"({"x":[)", "0.12345678901234567890123456789e-300", "]}")},
       {"fraction digits", absl::StrCat("{\"n\":0.", RepeatedText("1"), "}")},
@@ -83,6 +86,19 @@ inline std::vector<std::pair<std::string, std::string>> HostileBodies() {
       {"parts", Repeated(chat + role + "[", R"({"type":"text","text":"a"})", "]}]}")},
       {"wrong last part", Repeated(chat + role + "[", R"({"type":"text","text":"a"})", ",1]}]}")},
       {"wrong fields", Repeated(chat, ObjectOfKeys(1024, "", "0"), "]}")},
+      {"items", Repeated(R"({"input":[)", role + "\"a\"}", "]}")},
+      {"item parts",
+       Repeated(R"({"input":[)" + role + "[", R"({"type":"input_text","text":"a"})", "]}]}")},
+      {"reasoning items", Repeated(R"({"input":[)", R"({"type":"reasoning"})", "]}")},
+      {"calls", Repeated(R"({"input":[)", call + "}", "]}")},
+      {"results", Repeated(R"({"input":[)" + call + "},", result + "\"r\"}", "]}")},
+      {"one result",
+       absl::StrCat(R"({"input":[)", call, "},", result, "\"", RepeatedText("`"), "\"}]}")},
+      {"arguments",
+       absl::StrCat(R"({"input":[)", call, R"(,"arguments":")", RepeatedText("["), "\"}]}")},
+      {"metadata", Repeated(R"({"input":"a","metadata":{"a":[)", "\"a\"", "]}}")},
+      {"instructions", absl::StrCat(R"({"input":"a","instructions":")", RepeatedText("a"), "\"}")},
+      {"included", Repeated(R"({"input":"a","include":[)", "\"a\"", "]}")},
       {"cache key",
        absl::StrCat(R"({"prompt":"a","prompt_cache_key":")", RepeatedText("k"), "\"}")},
       {"model", absl::StrCat(R"({"prompt":"a","model":")", RepeatedText("m"), "\"}")},

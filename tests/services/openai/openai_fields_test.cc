@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -23,6 +24,7 @@
 #include "nlohmann/json.hpp"
 #include "services/openai/openai_request.h"
 #include "services/openai/openai_server.h"
+#include "services/openai/responses_request.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
 
@@ -50,7 +52,13 @@ const std::map<std::string, FieldPlace>& Places() {
                                              {"response_format", kInResponseFormat},
                                              {"prompt_cache_options", kInCacheOptions},
                                              {"prompt_cache_breakpoint", kInBreakpoint},
-                                             {"cache_control", kInCacheControl}};
+                                             {"cache_control", kInCacheControl},
+                                             {"responses", kInResponses},
+                                             {"text_field", kInText},
+                                             {"text_format", kInTextFormat},
+                                             {"item", kInItem},
+                                             {"item_part", kInItemPart},
+                                             {"flat_tool", kInFlatTool}};
   return places;
 }
 
@@ -81,7 +89,7 @@ std::vector<KnownField> KnownFields() {
   return known;
 }
 
-const char* PathOfCall(uint16_t place) {
+const char* PathOfCall(uint64_t place) {
   switch (place) {
     case kInCompletion:
       return "/v1/completions";
@@ -89,6 +97,13 @@ const char* PathOfCall(uint16_t place) {
       return "/tokenize";
     case kInDetokenize:
       return "/detokenize";
+    case kInResponses:
+    case kInText:
+    case kInTextFormat:
+    case kInItem:
+    case kInItemPart:
+    case kInFlatTool:
+      return "/v1/responses";
     default:
       return "/v1/chat/completions";
   }
@@ -96,11 +111,41 @@ const char* PathOfCall(uint16_t place) {
 
 // Returns whether a request without this field is invalid.
 bool IsRequired(const KnownField& field) {
-  const std::set<std::string> required = {"messages", "prompt",      "tokens",
-                                          "role",     "content",     "type",
-                                          "text",     "json_schema", "tool_call_id"};
+  if (field.place == kInResponses && field.name == "text") return false;
+  const std::set<std::string> required = {
+      "messages",    "prompt",       "tokens", "role",   "content", "type", "text",
+      "json_schema", "tool_call_id", "input",  "schema", "call_id", "name", "output"};
   return required.count(field.name) > 0 &&
          FindOpenAiField(field.name, field.place)->use == FieldUse::kServed;
+}
+
+// Returns a request of /v1/responses with the fields that `field` needs. Sets `object` to the
+// object of the field.
+FieldsJson ResponsesBody(const KnownField& field, FieldsJson** object) {
+  FieldsJson body = {
+      {"max_output_tokens", 1},
+      {"input",
+       {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "b"}}}}},
+        {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}},
+        {{"type", "function_call"}, {"call_id", "d"}, {"name", "g"}, {"arguments", "{}"}},
+        {{"type", "function_call_output"}, {"call_id", "d"}, {"output", "r"}}}},
+      {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
+  if (field.name == "tools") body.erase("tools");
+  FieldsJson& input = body["input"];
+  *object = nullptr;
+  if (field.place == kInItem) {
+    const bool is_result = field.name == "call_id" || field.name == "output";
+    const bool is_message =
+        field.name == "content" || field.name == "role" || field.name == "phase";
+    *object = &input[is_message ? 0 : is_result ? 3 : 1];
+  }
+  if (field.place == kInItemPart) *object = &input[0]["content"][0];
+  if (field.place == kInFlatTool) *object = &body["tools"][0];
+  if (field.place == kInText || field.place == kInTextFormat) {
+    body["text"]["format"] = {{"type", "json_schema"}, {"name", "s"}, {"schema", {{"enum", {1}}}}};
+    *object = field.place == kInText ? &body["text"] : &body["text"]["format"];
+  }
+  return body;
 }
 
 // Returns a valid request body with this field and the fields that it needs. If `value` is null,
@@ -108,7 +153,11 @@ bool IsRequired(const KnownField& field) {
 FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   FieldsJson body = {{"max_tokens", 1}};
   FieldsJson* object = &body;
-  if (field.place == kInDetokenize) {
+  if (absl::string_view(PathOfCall(field.place)) == "/v1/responses") {
+    FieldsJson* inner = nullptr;
+    body = ResponsesBody(field, &inner);
+    if (inner != nullptr) object = inner;
+  } else if (field.place == kInDetokenize) {
     body["tokens"] = {4};
   } else if (field.place == kInCompletion ||
              (field.place == kInTokenize && field.name != "messages" && field.name != "tools" &&
@@ -123,7 +172,8 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
     }
     if (field.name == "top_logprobs") body["logprobs"] = true;
   }
-  if (field.name == "tool_choice" || field.name == "parallel_tool_calls") {
+  const bool is_about_tools = field.name == "tool_choice" || field.name == "parallel_tool_calls";
+  if (is_about_tools && field.place != kInResponses) {
     body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
   }
   if (field.place == kInMessage) object = &body["messages"][1];
@@ -162,23 +212,34 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   return body;
 }
 
+// Returns the fields that a response repeats, except those that it repeats with all inner fields.
+std::string Repeats(const OpenAiRequest& request) {
+  if (request.repeated.empty()) return "";
+  FieldsJson fields = FieldsJson::parse(absl::StrCat("{", request.repeated.substr(1), "}"));
+  for (const char* const name : {"text", "tools"}) fields.erase(name);
+  return fields.dump();
+}
+
 // Returns all members of a parsed request as text.
 std::string StateOf(const OpenAiRequest& request) {
   std::string text = absl::StrCat(
       request.common.DebugString(), "model ", request.model, " chat ", request.is_chat, " stream ",
       request.stream, " usage ", request.include_usage, " logprobs ", request.logprobs, " echo ",
       request.echo, request.only_echo, " bad ", absl::StrJoin(request.bad_words, ","), " prewarm ",
-      request.prewarm, " ttl ", request.common.ttl_s(), " key ", request.cache_key, " unknown ",
-      request.unknown.Text());
+      request.prewarm, " explain ", request.explain, " ttl ", request.common.ttl_s(), " key ",
+      request.cache_key, " unknown ", request.unknown.Text(), " repeated ", Repeats(request));
   for (const v1::PromptInput& prompt : request.prompts) text += prompt.DebugString();
   return text;
 }
 
 // Returns the parsed request as text, or "error: ..." if parsing fails.
-std::string Read(const FieldsJson& json, uint16_t place) {
+std::string Read(const FieldsJson& json, uint64_t place) {
   const auto body = ParseBody(json.dump());
   EXPECT_TRUE(body.ok()) << body.status();
   const auto read = [&] {
+    if (absl::string_view(PathOfCall(place)) == "/v1/responses") {
+      return ParseResponses(body->root());
+    }
     if (place == kInCompletion) return ParseCompletion(body->root());
     return place == kInTokenize ? ParseTokenize(body->root()) : ParseChat(body->root());
   };
@@ -197,7 +258,7 @@ TEST(OpenAiFields, TableHasEveryKnownField) {
 
 TEST(OpenAiFields, EveryRowIsFoundByName) {
   for (const OpenAiField& row : OpenAiFieldTable()) {
-    for (uint16_t bit = 1; bit <= kInStructured; bit = static_cast<uint16_t>(bit << 1)) {
+    for (uint64_t bit = 1; bit <= kInFlatChoice; bit = bit << 1) {
       if ((row.places & bit) != 0) {
         EXPECT_EQ(FindOpenAiField(row.name, bit), &row) << row.name;
       }
@@ -211,11 +272,13 @@ TEST(OpenAiFields, EveryRowIsFoundByName) {
 TEST(OpenAiFields, ParsedFieldsFollowTable) {
   // Supported fields that leave the parsed request unchanged: they are only checked against other
   // fields, or the tested value is the default.
-  const std::map<std::string, uint16_t> traceless = {{"best_of", kInChat | kInCompletion},
-                                                     {"type", kInPart | kInResponseFormat},
-                                                     {"role", kInMessage},
-                                                     {"truncation_side", kInCompletion},
-                                                     {"repeat_last_n", kInChat | kInCompletion}};
+  const std::map<std::string, uint64_t> traceless = {
+      {"best_of", kInChat | kInCompletion},
+      {"type", kInPart | kInResponseFormat | kInItem | kInItemPart | kInTextFormat | kInFlatTool},
+      {"include", kInResponses},
+      {"role", kInMessage},
+      {"truncation_side", kInCompletion},
+      {"repeat_last_n", kInChat | kInCompletion}};
   for (const KnownField& field : KnownFields()) {
     if (field.place == kInDetokenize) continue;  // OpenAiServer parses this body, not ParseTokenize
     SCOPED_TRACE(absl::StrCat(field.source, " ", PathOfCall(field.place), " ", field.name, " ",
@@ -288,7 +351,7 @@ TEST(OpenAiFields, NeutralValuesCountAsAbsent) {
                       "xtc", "temperature"])"},
       {"chat_template_kwargs", "{\"enable_thinking\": true}"},
       {"chat_template_kwargs", "{\"enable_thinking\": false}"}};
-  for (const uint16_t place : {kInChat, kInCompletion}) {
+  for (const uint64_t place : {kInChat, kInCompletion}) {
     const FieldsJson plain = {{"messages", {{{"role", "user"}, {"content", "a"}}}}};
     FieldsJson body = place == kInChat ? plain : FieldsJson{{"prompt", "a"}};
     const std::string without = Read(body, place);
@@ -324,6 +387,44 @@ TEST(OpenAiFields, UnsupportedValuesAreRefused) {
     FieldsJson json = FieldsJson::parse(body);
     json["messages"] = {{{"role", "user"}, {"content", "a"}}};
     EXPECT_THAT(Read(json, kInChat), HasSubstr("is not supported by this server")) << body;
+  }
+}
+
+TEST(UnknownFields, NestedFieldsAreReported) {
+  const auto chat = [](const std::string& fields) {
+    return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}], "tools": [
+        {"type": "function", "function": {"name": "f"}}], )",
+                        fields, "}");
+  };
+  const auto items = [](const std::string& fields) {
+    return absl::StrCat(R"({"input": "a", "tools": [{"type": "function", "name": "f"}], )", fields,
+                        "}");
+  };
+  const std::tuple<std::string, bool, const char*> bodies[] = {
+      {chat(R"("tool_choice": {"type": "function", "x": 1, "function": {"name": "f", "y": 1}})"),
+       true, "tool_choice.x, tool_choice.function.y"},
+      {chat(R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "x": 1,
+               "tools": [{"type": "function", "function": {"name": "f", "y": 1}}]}})"),
+       true, "tool_choice.allowed_tools.x, tool_choice.function.y"},
+      {chat(R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "x": 1,
+               "schema": {"type": "object"}}})"),
+       true, "response_format.json_schema.x"},
+      {R"({"messages": [{"role": "assistant", "cache_breakpoint": {"z": 1}, "tool_calls": [{"id":
+           "a", "type": "function", "index": 0, "x": 1, "function": {"name": "f", "y": 1}}]},
+           {"role": "user", "content": "a"}]})",
+       true,
+       "prompt_cache_breakpoint.z, messages[].tool_calls[].x, messages[].tool_calls[].function.y"},
+      {items(R"("tool_choice": {"type": "function", "name": "f", "x": 1})"), false,
+       "tool_choice.x"},
+      {items(R"("tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+                {"type": "function", "name": "f", "x": 1}]})"),
+       false, "tool_choice.x"}};
+  for (const auto& [text, is_chat, unknown] : bodies) {
+    const auto body = ParseBody(text);
+    ASSERT_TRUE(body.ok()) << body.status();
+    const auto request = is_chat ? ParseChat(body->root()) : ParseResponses(body->root());
+    ASSERT_TRUE(request.ok()) << request.status() << text;
+    EXPECT_EQ(request->unknown.Text(), unknown);
   }
 }
 
@@ -455,7 +556,8 @@ class FieldsPage {
         "`HEARTH_WRITE_FIELDS=1 build/tests/hearth_openai_test --gtest_filter='*FieldsPage*'` "
         "writes this page; without the variable the test compares it. "
         "[HTTP API](../http-api.md) describes the calls.\n\n"
-        "The table has the fields of OpenAI's API, of vLLM and of llama.cpp's server:\n\n"
+        "The table has the fields of OpenAI's API, of vLLM, of llama.cpp's server and of "
+        "Anthropic's Messages API:\n\n"
         "- **served**: the field is read and checked;\n"
         "- **ignored**: the field is not read, because it cannot change the answer;\n"
         "- **refused**: the answer is 400 and names the field, unless its value asks for "
@@ -465,18 +567,27 @@ class FieldsPage {
         "unknown and ignored. The header `X-Hearth-Unknown-Fields` of the answer lists up to 8 "
         "of them; the log has the first 256 names, each once.\n";
     Add("/v1/chat/completions, /v1/completions", kInChat | kInCompletion, &page);
+    Add("/v1/responses", kInResponses, &page,
+        "A field that is not listed here is treated as in a chat.\n\n");
     Add("/tokenize, /detokenize", kInTokenize | kInDetokenize, &page,
         "Fields of the calls above that are not listed here are ignored, because they concern "
         "answers only.\n\n");
     Add("Fields of other fields",
-        static_cast<uint16_t>(~(kInChat | kInCompletion | kInTokenize | kInDetokenize)), &page,
+        ~(kInChat | kInCompletion | kInTokenize | kInDetokenize | kInResponses | kOfMessages),
+        &page,
         "In `chat_template_kwargs` every field that is not listed here is refused unless it is "
         "`null` or `false`.\n\n");
+    Add("/v1/messages, /v1/messages/count_tokens", kOfMessages, &page,
+        "Fields of Anthropic's Messages API. Blocks of `system` and of a `tool_result` have the "
+        "fields of `messages[].content[]`.\n\n");
     return page;
   }
 
  private:
-  static void Add(const char* title, uint16_t places, std::string* page, const char* intro = "") {
+  static constexpr uint64_t kOfMessages = kInMessages | kInTurn | kInBlock | kInCustomTool |
+                                          kInOutputConfig | kInOutputFormat | kInToolChoice;
+
+  static void Add(const char* title, uint64_t places, std::string* page, const char* intro = "") {
     absl::StrAppend(page, "\n## ", title, "\n\n", intro,
                     "| field | is | asks for nothing | note |\n| --- | --- | --- | --- |\n");
     for (const OpenAiField& field : OpenAiFieldTable()) {
@@ -489,16 +600,18 @@ class FieldsPage {
   static std::string Escaped(absl::string_view note) {
     return absl::StrReplaceAll(note, {{"<", "&lt;"}, {"|", "\\|"}});
   }
-  static std::string Names(const OpenAiField& field, uint16_t places) {
+  static std::string Names(const OpenAiField& field, uint64_t places) {
     std::vector<std::string> names;
-    for (uint16_t bit = 1; bit <= kInStructured; bit = static_cast<uint16_t>(bit << 1)) {
+    for (uint64_t bit = 1; bit <= kInFlatChoice; bit = bit << 1) {
       if ((field.places & places & bit) == 0) continue;
       const absl::string_view path = PathOfPlace(bit);
-      if (!path.empty()) names.push_back(absl::StrCat("`", path, field.name, "`"));
+      std::string name = absl::StrCat("`", path, field.name, "`");
+      const bool is_new = std::find(names.begin(), names.end(), name) == names.end();
+      if (!path.empty() && is_new) names.push_back(std::move(name));
     }
     if (!names.empty()) return absl::StrJoin(names, ", ");
-    const uint16_t found = field.places & places;
-    const std::map<uint16_t, std::string> only = {{kInChat, " (chats)"},
+    const uint64_t found = field.places & places;
+    const std::map<uint64_t, std::string> only = {{kInChat, " (chats)"},
                                                   {kInCompletion, " (completions)"},
                                                   {kInTokenize, " (/tokenize)"},
                                                   {kInDetokenize, " (/detokenize)"}};

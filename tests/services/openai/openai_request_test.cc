@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/openai/responses_request.h"
 #include "tests/services/openai/hostile_bodies.h"
+#include "tests/support/sanitized.h"
 
 namespace hearth {
 namespace {
@@ -216,11 +218,7 @@ TEST(OpenAiRequest, ListsOverGrpcLimitsRefused) {
 // An earlier version used nlohmann's parser callback and took 114 s for 1 MB of objects, because
 // the callback walks the parent at the end of each object.
 TEST(OpenAiRequest, HostileBodyParsedInHalfSecond) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr double kMostSeconds = 10;
-#else
-  constexpr double kMostSeconds = 0.5;
-#endif
+  constexpr double kMostSeconds = kIsSanitized ? 10 : 0.5;
   const auto seconds = [] {
     timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -241,8 +239,10 @@ TEST(OpenAiRequest, HostileBodyParsedInHalfSecond) {
       said = std::string(parsed.status().message());
     } else {
       const bool is_chat = parsed->root().Find("messages").has_value();
-      const auto request =
-          is_chat ? ParseChat(parsed->root()) : ParseCompletion(parsed->root(), 32768);
+      const bool is_response = parsed->root().Find("input").has_value();
+      const auto request = is_response ? ParseResponses(parsed->root())
+                           : is_chat   ? ParseChat(parsed->root())
+                                       : ParseCompletion(parsed->root(), 32768);
       if (request.ok()) {
         EXPECT_LE(request->bytes(), 16 * body.size());
       } else {
@@ -301,7 +301,8 @@ TEST(OpenAiRequest, TokenPromptsAreTruncated) {
   EXPECT_EQ(read(R"("truncate_prompt_tokens": -1)"), "5 6;7;");
   EXPECT_EQ(read(R"("truncate_prompt_tokens": -1, "max_completion_tokens": 4)"), "6;7;");
   EXPECT_EQ(read(R"("truncate_prompt_tokens": -1, "max_completion_tokens": 5)"),
-            "truncate_prompt_tokens: -1 needs max_tokens below the context of 5 tokens; got 5");
+            "truncate_prompt_tokens: -1 needs max_completion_tokens below the context of 5 tokens; "
+            "got 5");
   EXPECT_THAT(read(R"("truncate_prompt_tokens": 6)"), StartsWith("truncate_prompt_tokens: must"));
   EXPECT_THAT(read(R"("truncate_prompt_tokens": 0)"), StartsWith("truncate_prompt_tokens: must"));
   EXPECT_THAT(read(R"("truncation_side": "up")"), StartsWith("truncation_side: must be left or"));
@@ -369,6 +370,8 @@ TEST(OpenAiRequest, ErrorNamesWrongField) {
   EXPECT_THAT(ChatError(R"("max_tokens": 0)"), StartsWith("max_tokens: "));
   EXPECT_EQ(ChatError(R"("top_logprobs": 2)"), "top_logprobs: needs \"logprobs\": true");
   EXPECT_EQ(ChatError(R"("n": 2, "n_cmpl": 3)"), "n_cmpl: must equal n, which is 2; got 3");
+  EXPECT_EQ(ChatError(R"("n_cmpl": 2, "best_of": 3)"),
+            "best_of: must equal n_cmpl, which is 2; got 3");
   EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repetition_penalty": 1.2)"),
               StartsWith("repeat_penalty: must equal repetition_penalty, which is 1.2; got 1.1"));
   EXPECT_THAT(ChatError(R"("repeat_penalty": 1.1, "repeat_last_n": 64)"),

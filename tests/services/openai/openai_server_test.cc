@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 
 #include <memory>
 #include <set>
@@ -17,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "nlohmann/json.hpp"
-#include "services/openai/completion.h"
+#include "services/openai/http_error.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/http_caller.h"
 #include "tests/support/test_certificates.h"
@@ -51,6 +52,7 @@ class OpenAiServerTest : public ::testing::Test {
     Serve(WorkerServer::Invariant());
     options_.http.listen = "127.0.0.1:0";
     options_.model = "tiny";
+    options_.model_note = "a base model";
     options_.version = "test";
   }
   void Serve(const WorkerServer::Options& options) {
@@ -449,6 +451,24 @@ TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
   EXPECT_EQ(cache_->published().back().hint.priority, 2);
 }
 
+// The worker restores the prompt from its own memory, and offers all of it to a store that lost it.
+TEST_F(OpenAiServerTest, RestoredTokensAreNotWrittenTokens) {
+  cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
+  server_->SetCache(cache_.get());
+  const std::string text =
+      R"("the keeper of the light climbs the stairs and 12 barrels, 340 nails")";
+  Post("/v1/completions", absl::StrCat(R"({"max_tokens": 1, "prompt": )", text, "}"));
+  cache_->Clear();
+  const json usage =
+      Post("/v1/completions", absl::StrCat(R"({"max_tokens": 1, "prompt": )", text, "}"))
+          .parsed()["usage"];
+  const json& details = usage["prompt_tokens_details"];
+  EXPECT_GT(server_->engine()->Stats().counters.at("cache_write_tokens"), usage["prompt_tokens"]);
+  EXPECT_GT(details["cached_tokens"], 0) << usage;
+  EXPECT_EQ(details["cached_tokens"].get<int>() + details["cache_write_tokens"].get<int>(),
+            usage["prompt_tokens"].get<int>());
+}
+
 // The prefix with the answer is published concurrently with the prompt, and may store the chunks of
 // the prompt first.
 TEST_F(OpenAiServerTest, CacheWriteTokensIgnorePublishOrder) {
@@ -559,6 +579,54 @@ TEST_F(OpenAiServerTest, ErrorsNameParamAndCode) {
   }
 }
 
+// Errors of the engine have gRPC names; clients must see the name that they sent.
+TEST_F(OpenAiServerTest, EngineErrorsNameSentField) {
+  WorkerServer::Options worker = WorkerServer::Invariant();
+  worker.engine.max_running = 2;
+  Serve(worker);
+  const std::string full = json(std::vector<int>(512, 10)).dump(), text = R"("a")";
+  const std::string id = Post("/tokenize", R"({"prompt": "7", "add_special_tokens": false})")
+                             .parsed()["tokens"][0]
+                             .dump();
+  const std::string seven = R"("guided_json": {"const": 7}, )";
+  const struct {
+    std::string prompt, fields, param;
+  } cases[] = {
+      {full, R"("max_completion_tokens": 4)", "max_completion_tokens"},
+      {full, R"("n_predict": 4)", "n_predict"},
+      {full, R"("max_tokens": 4, "n_predict": 4)", "max_tokens"},
+      {full, R"("max_tokens": 4, "max_completion_tokens": 4)", "max_completion_tokens"},
+      {full, R"("seed": 1)", "max_tokens"},
+      {text, R"("n": 3)", "n"},
+      {text, R"("n_cmpl": 3)", "n_cmpl"},
+      {text, seven + R"("bad_words": ["7"])", "bad_words"},
+      {text, absl::StrCat(seven, "\"bad_token_ids\": [", id, "]"), "bad_token_ids"},
+      {text, absl::StrCat(seven, "\"logit_bias\": [[", id, ", false]]"), "logit_bias"},
+      {text, R"("logit_bias": [[1000000000, false]])", "logit_bias"},
+  };
+  for (const auto& [prompt, fields, param] : cases) {
+    const auto body = [&](const char* streams) {
+      return absl::StrCat("{\"prompt\": ", prompt, ", \"stream\": ", streams, ", ", fields, "}");
+    };
+    const Reply whole = Post("/v1/completions", body("false"));
+    EXPECT_EQ(whole.status, 400) << whole.body;
+    const json error = whole.parsed()["error"];
+    EXPECT_EQ(error["param"], param) << fields << error;
+    EXPECT_THAT(error["message"].get<std::string>(), StartsWith(param + ": "));
+    const Reply stream = Post("/v1/completions", body("true"));
+    EXPECT_THAT(stream.body, HasSubstr(absl::StrCat("\"param\":\"", param, "\"")));
+  }
+}
+
+TEST_F(OpenAiServerTest, EchoedLogprobsNeedInvariant) {
+  Serve({});
+  const Reply reply = Post("/v1/completions", R"({"prompt": "a", "echo": true, "logprobs": 1})");
+  EXPECT_EQ(reply.status, 400);
+  const json error = reply.parsed()["error"];
+  EXPECT_EQ(error["param"], "echo");
+  EXPECT_EQ(error["message"], "echo: needs exactness invariant; this worker uses exact");
+}
+
 TEST_F(OpenAiServerTest, WrongKeyReturnsInvalidApiKey) {
   ServeWithToken();
   for (const char* token : {"X-Api-Key: wrong\r\n", "Authorization: Bearer wrong\r\n", ""}) {
@@ -569,8 +637,8 @@ TEST_F(OpenAiServerTest, WrongKeyReturnsInvalidApiKey) {
 }
 
 TEST_F(OpenAiServerTest, WrongPathPrefixErrorNamesBaseUrl) {
-  for (const char* path : {"/chat/completions", "/completions", "/models", "/models/tiny",
-                           "/v1/v1/chat/completions", "/v1/v1/models"}) {
+  for (const char* path : {"/chat/completions", "/completions", "/embeddings", "/models",
+                           "/models/tiny", "/v1/v1/chat/completions", "/v1/v1/models"}) {
     for (const Reply& reply : {Get(path), Post(path, "{}")}) {
       EXPECT_EQ(reply.status, 404) << path;
       EXPECT_THAT(reply.body, HasSubstr("the client's base URL must be http://HOST:PORT/v1"))
@@ -578,6 +646,27 @@ TEST_F(OpenAiServerTest, WrongPathPrefixErrorNamesBaseUrl) {
     }
   }
   EXPECT_THAT(Get("/v1/nothing").body, Not(HasSubstr("base URL")));
+}
+
+TEST_F(OpenAiServerTest, EmbeddingsAreNotFound) {
+  for (const Reply& reply : {Get("/v1/embeddings"), Post("/v1/embeddings", R"({"input": "a"})")}) {
+    EXPECT_EQ(reply.status, 404) << "clients retry every 5xx";
+    EXPECT_EQ(reply.parsed()["error"]["message"],
+              "/v1/embeddings: Gemma 3 generates text; it has no embeddings");
+  }
+}
+
+TEST_F(OpenAiServerTest, StoredAnswersAreNotFound) {
+  const std::string headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+  for (const char* line :
+       {"GET /v1/responses/resp_1", "DELETE /v1/responses/resp_1",
+        "GET /v1/responses/resp_1/input_items", "POST /v1/responses/resp_1/cancel",
+        "GET /v1/chat/completions/chatcmpl-1", "POST /v1/messages/batches"}) {
+    const Reply reply = Ask(line, headers);
+    EXPECT_EQ(reply.status, 404) << line;
+    EXPECT_THAT(reply.parsed()["error"]["message"].get<std::string>(),
+                HasSubstr("the server is stateless and stores no answers"));
+  }
 }
 
 TEST_F(OpenAiServerTest, EscapedModelNameIsDecoded) {
@@ -832,8 +921,8 @@ TEST_F(OpenAiServerTest, ListedOriginMayReadEveryAnswer) {
     EXPECT_EQ(reply.status, status) << reply.body;
     for (const char* header :
          {"Access-Control-Allow-Origin: https://chat.example.com\r\n", "Vary: Origin",
-          "Access-Control-Expose-Headers: retry-after, retry-after-ms, x-hearth-unknown-fields, "
-          "x-request-id\r\n"}) {
+          "Access-Control-Expose-Headers: request-id, retry-after, retry-after-ms, "
+          "x-hearth-unknown-fields, x-request-id\r\n"}) {
       EXPECT_THAT(reply.head, HasSubstr(header)) << status;
     }
   }
@@ -848,7 +937,7 @@ TEST_F(OpenAiServerTest, ListedOriginMayReadEveryAnswer) {
 }
 
 TEST_F(OpenAiServerTest, ServerWithoutIdentitiesIgnoresTokens) {
-  for (const char* token : {"not needed", "caf\xC3\xA9", ""}) {
+  for (const char* token : {"not needed", "caf\xC3\xA9", "", "a\r\nAuthorization: Bearer b"}) {
     const std::string headers = absl::StrCat("Host: localhost\r\nX-Api-Key: ", token, "\r\n",
                                              "Content-Type: application/json\r\n");
     for (const char* path : {"/v1/completions", "/tokenize"}) {
@@ -891,6 +980,65 @@ TEST_F(OpenAiServerTest, IllFormedTokenIs401) {
             200);
 }
 
+// Sends a request over TLS with a client certificate. Returns the status of the answer.
+int StatusOverTls(const std::string& address, const std::string& certificate_file,
+                  const std::string& key_file, const std::string& request) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
+                                                                  SSL_CTX_free);
+  EXPECT_EQ(SSL_CTX_use_certificate_chain_file(context.get(), certificate_file.c_str()), 1);
+  EXPECT_EQ(SSL_CTX_use_PrivateKey_file(context.get(), key_file.c_str(), SSL_FILETYPE_PEM), 1);
+  const std::unique_ptr<BIO, decltype(&BIO_free_all)> caller(BIO_new_ssl_connect(context.get()),
+                                                             BIO_free_all);
+  BIO_set_conn_hostname(caller.get(), address.c_str());
+  EXPECT_EQ(BIO_write(caller.get(), request.data(), static_cast<int>(request.size())),
+            static_cast<int>(request.size()));
+  char line[sizeof("HTTP/1.1 200")] = {};
+  const int wanted = sizeof(line) - 1;
+  for (int read = 0, n = 0; read < wanted; read += n) {
+    n = BIO_read(caller.get(), line + read, wanted - read);
+    if (n <= 0) return 0;
+  }
+  return std::stoi(line + sizeof("HTTP/1.1"));
+}
+
+// A caller with a header for a token must send a right token there, whatever its certificate says.
+TEST_F(OpenAiServerTest, EmptyTokenWithCertificateIs401) {
+  TestAuthority authority;
+  const TestAuthority::Pem own = authority.Issue("server"), callers = authority.Issue("team-a");
+  const std::string certificate = folder_.Write("caller.pem", callers.certificate);
+  const std::string key = folder_.Write("caller.key", callers.key);
+  options_.http.tls = [texts = std::make_shared<const TlsTexts>(
+                           TlsTexts{own.certificate, own.key, authority.certificate(), {}})] {
+    return texts;
+  };
+  const std::string file = folder_.Write(
+      "identities.json", R"({"identities":[{"name":"a","role":"tenant","certificate":"team-a"}]})");
+  for (const std::string& identities_file : {std::string(), file}) {
+    openai_ = nullptr;
+    server_ = nullptr;
+    Identities::Options identities;
+    identities.file = identities_file;
+    identities.certificates = true;
+    identities_ = Identities::Open(identities).value();
+    WorkerServer::Options options = WorkerServer::Invariant();
+    options.identities = identities_.get();
+    Serve(options);
+    Open();
+    const auto status = [&](const std::string& headers) {
+      return StatusOverTls(
+          openai_->address(), certificate, key,
+          absl::StrCat("GET /v1/models HTTP/1.0\r\nHost: localhost\r\n", headers, "\r\n"));
+    };
+    EXPECT_EQ(status(""), 200);
+    for (const char* headers :
+         {"Authorization: \r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n",
+          "Authorization: Basic dGVhbS1hOg==\r\n", "X-Api-Key: \r\n",
+          "X-Api-Key: \r\nAuthorization: Bearer \r\n"}) {
+      EXPECT_EQ(status(headers), 401) << headers << identities_file;
+    }
+  }
+}
+
 TEST_F(OpenAiServerTest, NonAsciiRequestIdIsReplaced) {
   const Reply reply = Ask("POST /v1/completions",
                           "Host: localhost\r\nContent-Type: application/json\r\n"
@@ -901,13 +1049,14 @@ TEST_F(OpenAiServerTest, NonAsciiRequestIdIsReplaced) {
 }
 
 TEST_F(OpenAiServerTest, ConflictingKeyAndTokenRefused) {
+  ServeWithToken();
   const auto status = [&](const std::string& headers) {
     return Ask("GET /v1/models", "Host: localhost\r\n" + headers).status;
   };
-  EXPECT_EQ(status("Authorization: Bearer a\r\nX-Api-Key: a\r\n"), 200);
-  EXPECT_EQ(status("Authorization: Bearer a\r\nX-Api-Key: b\r\n"), 400);
-  EXPECT_EQ(status("Authorization: Basic a\r\nX-Api-Key: a\r\n"), 400);
-  EXPECT_EQ(status("Authorization: Basic a\r\n"), 200) << "no token at all";
+  EXPECT_EQ(status("Authorization: Bearer right\r\nX-Api-Key: right\r\n"), 200);
+  EXPECT_EQ(status("Authorization: Bearer right\r\nX-Api-Key: b\r\n"), 400);
+  EXPECT_EQ(status("Authorization: Basic right\r\nX-Api-Key: right\r\n"), 400);
+  EXPECT_EQ(status("Authorization: Basic right\r\n"), 401) << "no token at all";
 }
 
 // Sends only the headers: the server must answer without waiting for the body.
@@ -973,6 +1122,7 @@ TEST_F(OpenAiServerTest, PathsWithoutGenerationAnswer) {
   EXPECT_EQ(Get("/v1/models").parsed()["data"][0]["id"], "tiny");
   EXPECT_EQ(Get("/v1/models/tiny").parsed()["max_model_len"],
             server_->engine()->config().max_position_embeddings);
+  EXPECT_EQ(Get("/v1/models/tiny").parsed()["hearth_note"], "a base model");
   EXPECT_EQ(Get("/v1/models/other").status, 404);
   EXPECT_EQ(Get("/version").parsed()["version"], "test");
   EXPECT_THAT(Get("/").body, EndsWith("</html>\n"));

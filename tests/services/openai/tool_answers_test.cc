@@ -41,10 +41,11 @@ class ToolAnswersTest : public ::testing::Test {
   }
   // Sends a POST request. Returns the whole response, including its headers.
   // `headers`: more lines of the request's header, each with its line end.
-  std::string Post(const ChatJson& body, const std::string& headers = "") {
+  std::string Post(const ChatJson& body, const std::string& headers = "",
+                   const std::string& path = "/v1/chat/completions") {
     const std::string text = body.dump();
     HttpCaller caller(openai_->address());
-    caller.Say(absl::StrCat("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\n", headers,
+    caller.Say(absl::StrCat("POST ", path, " HTTP/1.0\r\nHost: localhost\r\n", headers,
                             "Content-Type: application/json\r\nContent-Length: ", text.size(),
                             "\r\n\r\n", text));
     return caller.HearAll();
@@ -119,7 +120,7 @@ ChatJson ChatWithTools() {
           {"seed", 7}};
 }
 
-TEST_F(ToolAnswersTest, RequiredCallsAreValidAndStreamedAlike) {
+TEST_F(ToolAnswersTest, StreamedRequiredCallsEqualWholeAnswer) {
   std::set<std::string> names, ids;
   for (int seed = 0; seed < 8; ++seed) {
     ChatJson body = ChatWithTools();
@@ -202,7 +203,7 @@ TEST_F(ToolAnswersTest, CallIdsDifferInLaterRounds) {
   }
 }
 
-TEST_F(ToolAnswersTest, OptionsThatExcludeGrammarNameBodyPath) {
+TEST_F(ToolAnswersTest, OptionConflictWithGrammarNamesBodyPath) {
   ChatJson body = ChatWithTools();
   body["min_tokens"] = 3;
   EXPECT_EQ(Error(body), "tools: cannot be combined with min_tokens 3");
@@ -213,7 +214,7 @@ TEST_F(ToolAnswersTest, OptionsThatExcludeGrammarNameBodyPath) {
   EXPECT_EQ(Error(body), "guided_json: cannot be combined with ignore_eos");
 }
 
-TEST_F(ToolAnswersTest, CutCallFinishesWithLength) {
+TEST_F(ToolAnswersTest, TruncatedCallFinishesWithLength) {
   ChatJson body = ChatWithTools();
   body["tool_choice"] = "required";
   body["max_tokens"] = 5;
@@ -264,21 +265,31 @@ TEST_F(ToolAnswersTest, StrictSchemaErrorNamesBodyPath) {
   EXPECT_THAT(Error(body), StartsWith("guided_json.items.not: "));
 }
 
-TEST_F(ToolAnswersTest, RecordedChatsAreAnswered) {
+TEST_F(ToolAnswersTest, RecordedBodiesAreAnswered) {
   size_t answered = 0;
   for (const auto& file :
        std::filesystem::directory_iterator(absl::StrCat(HEARTH_TEST_DATA_DIR, "/clients"))) {
     std::ifstream in(file.path());
     const ChatJson recorded = ChatJson::parse(in);
     for (const ChatJson& one : recorded["cases"]) {
+      const std::string path = one.value("path", "/v1/chat/completions");
+      const int status = one.value("status", 200);
+      if (absl::StartsWith(path, "/v1/messages")) continue;
       for (ChatJson body : one["bodies"]) {
-        body["max_tokens"] = 8;
-        EXPECT_THAT(Post(body), StartsWith("HTTP/1.1 200")) << file.path() << one["case"];
+        body[path == "/v1/responses" ? "max_output_tokens" : "max_tokens"] = 8;
+        const std::string answer = Post(body, "", path);
+        EXPECT_THAT(answer, StartsWith(absl::StrCat("HTTP/1.1 ", status)))
+            << file.path() << one["case"];
+        if (path == "/v1/responses" && status == 200 && body.value("stream", false)) {
+          EXPECT_TRUE(absl::StrContains(answer, "\nevent: response.incomplete\n") ||
+                      absl::StrContains(answer, "\nevent: response.completed\n"))
+              << answer;
+        }
         ++answered;
       }
     }
   }
-  EXPECT_GT(answered, 40u);
+  EXPECT_GT(answered, 60u);
 }
 
 }  // namespace

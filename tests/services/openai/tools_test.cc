@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/error_reason.h"
 #include "services/openai/openai_request.h"
+#include "services/openai/responses_request.h"
 
 namespace hearth {
 namespace {
@@ -126,7 +127,7 @@ TEST(ChatTools, ChoiceSetsCallableToolsAndTriggers) {
   }
 }
 
-TEST(ChatTools, FormAndToolsAreAlternatives) {
+TEST(ChatTools, ResponseFormatAndToolsAreAlternatives) {
   const std::string form = R"("response_format": {"type": "json_schema", "json_schema": {
       "name": "p", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}})";
   const OpenAiRequest both = ToolChat(Listed(form));
@@ -238,6 +239,30 @@ TEST(ChatTools, WrongChoicesAreRefusedWithPath) {
        "tool_choice.allowed_tools: must have tools: a list of functions"},
       {Listed(R"("parallel_tool_calls": "no")"), "parallel_tool_calls: must be true or false"}};
   for (const auto& [fields, why] : wrong) EXPECT_THAT(ToolError(fields), StartsWith(why)) << fields;
+}
+
+TEST(AnswerForms, NameAndStrictOfResponseFormatAreChecked) {
+  const auto error = [](const std::string& fields) {
+    return ToolError(absl::StrCat(R"("response_format": {"type": "json_schema", "json_schema": {)",
+                                  fields, R"("schema": {"type": "object"}}})"));
+  };
+  const std::string name(128, 'n');
+  for (const std::string& right :
+       {std::string(), std::string(R"("name": "final_output-2", "strict": true,)"),
+        absl::StrCat(R"("name": ")", name, R"(", "strict": false,)"),
+        std::string(R"("name": null, "strict": null,)")}) {
+    EXPECT_EQ(error(right), "") << right;
+  }
+  const std::string at = "response_format.json_schema.";
+  for (const std::string& wrong : {std::string("7"), std::string("\"\""), std::string("\"a b\""),
+                                   absl::StrCat("\"", name, "n\""), std::string("{}")}) {
+    EXPECT_THAT(error(absl::StrCat("\"name\": ", wrong, ",")),
+                StartsWith(at + "name: must be 1 to 128 letters, digits, \"_\" and \"-\"; got "));
+  }
+  for (const char* wrong : {"1", "\"true\"", "[]"}) {
+    EXPECT_THAT(error(absl::StrCat("\"strict\": ", wrong, ",")),
+                StartsWith(at + "strict: must be true or false; got "));
+  }
 }
 
 TEST(AnswerForms, EachFieldSetsSameGrammar) {
@@ -361,7 +386,7 @@ TEST(CallHistory, CallsBeginNewLineAfterText) {
   EXPECT_EQ(of(R"([{"type": "text", "text": "Look."}])"), "assistant|Look.\n" + call);
 }
 
-TEST(CallHistory, ArgumentsOfCutCallStayUnchanged) {
+TEST(CallHistory, ArgumentsOfTruncatedCallStayUnchanged) {
   const std::string messages = R"({"role": "assistant", "tool_calls": [{"id": "1",
       "function": {"name": "f", "arguments": "{\"a\": \"b"}}]}, {"role": "user", "content": "x"})";
   EXPECT_EQ(Texts(ToolChat("", messages))[0],
@@ -410,28 +435,77 @@ TEST(CallHistory, WrongCallsAreRefusedWithPath) {
   }
 }
 
-// Recorded request bodies of real clients: each must be parsed without unknown fields.
-TEST(RecordedClients, EveryChatIsParsed) {
-  size_t bodies = 0;
+TEST(ChatMessages, FieldsOfOtherRoleAreRefused) {
+  const std::string calls =
+      R"("tool_calls": [{"id": "a", "type": "function", "function": {"name": "f"}}])";
+  for (const char* const role : {"system", "developer", "user", "assistant", "tool"}) {
+    const std::string id = role == std::string("tool") ? R"(, "tool_call_id": "c1")" : "";
+    const auto message = [&](const std::string& more) {
+      return absl::StrCat(kCalled, R"(, {"role": ")", role, R"(", "content": "x")", id, more, "}");
+    };
+    for (const char* const absent :
+         {R"(, "tool_calls": [], "name": "f")", R"(, "tool_calls": null)"}) {
+      EXPECT_EQ(Texts(ToolChat("", message(absent))), Texts(ToolChat("", message(""))));
+    }
+    if (role != std::string("assistant")) {
+      EXPECT_EQ(ToolError("", message(", " + calls)),
+                absl::StrCat("messages[2].tool_calls: must be absent unless the role is assistant; "
+                             "the role is \"",
+                             role, "\""));
+    }
+    if (!id.empty()) continue;
+    for (const char* const absent : {R"(, "tool_call_id": null)", R"(, "tool_call_id": "")"}) {
+      EXPECT_EQ(Texts(ToolChat("", message(absent))), Texts(ToolChat("", message(""))));
+    }
+    EXPECT_EQ(ToolError("", message(R"(, "tool_call_id": "c1")")),
+              absl::StrCat("messages[2].tool_call_id: must be absent unless the role is tool; the "
+                           "role is \"",
+                           role, "\""));
+  }
+}
+
+TEST(ChatMessages, BreakpointNeedsContent) {
+  for (const char* const empty : {R"("role": "assistant")", R"("role": "user", "content": [])"}) {
+    const auto message = [&](const char* breakpoint) {
+      return absl::StrCat(R"({"role": "user", "content": "q"}, {)", empty, ", ", breakpoint, "}");
+    };
+    EXPECT_EQ(ToolError("", message(R"("cache_control": {"type": "ephemeral"})")),
+              "messages[1].cache_control: needs a message with content; got none");
+    EXPECT_THAT(ToolError("", message(R"("cache_breakpoint": 7)")),
+                StartsWith("messages[1].cache_breakpoint: must be an object, true or false"));
+    EXPECT_EQ(Texts(ToolChat("", message(R"("cache_breakpoint": false)"))).size(), 2u);
+  }
+}
+
+// Recorded request bodies of real clients: each must be parsed without unknown fields, or refused
+// if the case has the status 400.
+TEST(RecordedClients, EveryBodyIsParsed) {
+  size_t bodies = 0, refused = 0;
   for (const auto& file :
        std::filesystem::directory_iterator(absl::StrCat(HEARTH_TEST_DATA_DIR, "/clients"))) {
     std::ifstream in(file.path());
     const json file_cases = json::parse(in)["cases"];
     for (const json& one : file_cases) {
+      if (absl::StartsWith(one.value("path", ""), "/v1/messages")) continue;
+      const bool is_chat = one.value("path", "/v1/chat/completions") == "/v1/chat/completions";
+      const bool is_refused = one.value("status", 200) == 400;
       for (const json& recorded : one["bodies"]) {
         const auto body = ParseBody(recorded.dump());
         ASSERT_TRUE(body.ok());
-        const auto request = ParseChat(body->root());
-        EXPECT_TRUE(request.ok()) << file.path() << one["case"] << request.status();
+        const auto request = is_chat ? ParseChat(body->root()) : ParseResponses(body->root());
+        EXPECT_EQ(request.ok(), !is_refused) << file.path() << one["case"] << request.status();
+        refused += is_refused ? 1 : 0;
         if (!request.ok()) continue;
         EXPECT_EQ(request->unknown.Text(), "") << file.path() << one["case"];
+        const bool has_tools = recorded.contains("tools") && !recorded["tools"].empty();
         EXPECT_EQ(request->common.has_grammar(),
-                  recorded.contains("tools") || recorded.contains("response_format"));
+                  has_tools || recorded.contains("response_format") || recorded.contains("text"));
         ++bodies;
       }
     }
   }
-  EXPECT_GT(bodies, 40u);
+  EXPECT_GT(bodies, 60u);
+  EXPECT_GT(refused, 0u);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST(StatusConversion, InvalidCodeBecomesUnknown) {
   EXPECT_EQ(FromGrpcStatus(odd), absl::UnknownError("odd"));
 }
 
-TEST(StatusConversion, LongMessageIsCut) {
+TEST(StatusConversion, LongMessageIsShortened) {
   const grpc::Status status = ToGrpcStatus(absl::InternalError(std::string(100000, 'x')));
   EXPECT_EQ(status.error_message().size(), kMaxStatusMessageBytes);
 }
@@ -49,7 +49,14 @@ TEST(StatusConversion, FieldOfFindsPathsOnly) {
   EXPECT_EQ(FieldOf("questions[3].text: empty"), "questions[3].text");
   EXPECT_EQ(FieldOf("prompt: must have text, token_ids or chat; got none"), "prompt");
   EXPECT_EQ(FieldOf("next_position is 3"), "next_position");
-  for (const char* none : {"it is empty", "publish: empty message", "the manifest: no",
+  // Names of the client in the path of a schema.
+  for (const char* path :
+       {"tools[0].function.parameters.$defs.F.items", "response_format.json_schema.schema.anyOf[3]",
+        "guided_json.properties.first-name", "guided_json.properties[\"a \\\" b: c\"].type"}) {
+    EXPECT_EQ(FieldOf(std::string(path) + ": must be a list"), path);
+  }
+  for (const char* none : {"guided_json[\"a: must", "guided_json[\"a\\", "a[\"b\"", "$defs: no",
+                           "it is empty", "publish: empty message", "the manifest: no",
                            "kv-bytes: too few", "Prompt: no", "3: no", "", ": no", "prompt"}) {
     EXPECT_EQ(FieldOf(none), "") << none;
   }

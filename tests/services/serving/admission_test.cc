@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -52,7 +53,7 @@ TEST(Admission, RecordsMethodAndOutcome) {
   EXPECT_EQ(record, (std::vector<std::string>{"Fetch OK", "Publish DATA_LOSS"}));
 }
 
-TEST(Admission, CallContinuesAfterStopClock) {
+TEST(Admission, StoppedClockExcludesLaterTime) {
   double recorded = -1;
   Admission admission([&](const CallRecord& call) { recorded = call.seconds; });
   const absl::Time before = absl::Now();
@@ -100,7 +101,7 @@ TEST(Admission, CloseEndsEachCallOnce) {
   EXPECT_EQ(forgotten, 0);
 }
 
-TEST(Admission, EndFunctionAfterCloseIsCalled) {
+TEST(Admission, EndFunctionSetAfterCloseIsCalled) {
   Admission admission;
   auto call = admission.Enter("Watch");
   admission.Close();
@@ -279,6 +280,60 @@ TEST(Admission, ReservedBytesAreReleased) {
   EXPECT_TRUE(third->Reserve(90).ok());
   EXPECT_THAT(std::string(first->Reserve(10, 11).message()),
               HasSubstr("state: needs 11 bytes; other calls hold 90"));
+}
+
+CallRecord Record(const char* method, const std::string& tenant, uint64_t tokens) {
+  CallRecord record;
+  record.method = method;
+  record.note.tenant = tenant;
+  record.note.tokens = tokens;
+  return record;
+}
+
+TEST(CallLog, LogsRequestsAndCallsOfSampledTraces) {
+  Metrics metrics("hearth_test");
+  const Admission::Recorder log = RecordCalls(&metrics);
+  CallRecord sampled = Record("Fetch", "acme", 9);
+  sampled.note.span = NewSpan("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+  testing::internal::CaptureStderr();
+  log(Record("Fetch", "acme", 1));
+  log(Record("Generate", "", 2));
+  log(Record("Generate", "acme", 3));
+  log(sampled);
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2) << lines;
+  EXPECT_THAT(lines, HasSubstr("info call method=Generate "));
+  EXPECT_THAT(lines, HasSubstr("tokens=3"));
+  EXPECT_THAT(lines, HasSubstr(" trace_id=0af7651916cd43dd8448eb211c80319c span_id=" +
+                               sampled.note.span.span_id + " parent_span_id=b7ad6b7169203331 "));
+}
+
+TEST(CallLog, RefusedRequestsDoNotFillTheLog) {
+  Metrics metrics("hearth_test");
+  const Admission::Recorder log = RecordCalls(&metrics);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 100; ++i) log(Record("Generate", "acme", 0));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_LE(std::count(lines.begin(), lines.end(), '\n'), 6) << lines;
+  EXPECT_THAT(lines, HasSubstr("call method=Generate"));
+}
+
+TEST(CallLog, TimesAddUp) {
+  Metrics metrics("hearth_test");
+  CallRecord record = Record("Prefill", "acme", 5);
+  record.seconds = 0.1;
+  record.note.times.prompt = 1;
+  record.note.times.fetch = 10;
+  record.note.times.lookup = 4;
+  record.note.times.prefill = 60;
+  record.note.times.until_now = 71;
+  testing::internal::CaptureStderr();
+  RecordCalls (&metrics)(record);
+  const std::string line = testing::internal::GetCapturedStderr();
+  for (const char* part : {"prompt_ms=1.0", "queue_ms=0.0", "lookup_ms=4.0", "load_ms=6.0",
+                           "prefill_ms=60.0", "decode_ms=0.0", "publish_ms=29.0"}) {
+    EXPECT_THAT(line, HasSubstr(part));
+  }
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ TEST(FairPool, TenantsTakeTurns) {
   EXPECT_THAT(order, ElementsAre("c", "d", "c", "d", "c"));
 }
 
-TEST(FairPool, ExcessJobsNameTheLimit) {
+TEST(FairPool, TooManyJobsErrorNamesLimit) {
   BlockingJob of_a, of_b;
   FairPool pool("prompts", Small(2, /*max_waiting=*/4));
   ASSERT_TRUE(pool.Submit("a", 0, of_a.job()).ok());
@@ -174,7 +174,7 @@ TEST(FairPool, ExcessJobsNameTheLimit) {
   of_b.LetGo();
 }
 
-TEST(FairPool, ExcessBytesNameTheLimit) {
+TEST(FairPool, TooManyBytesErrorNamesLimit) {
   BlockingJob large, of_b;
   FairPoolOptions options = Small(4);
   options.max_bytes = 150;

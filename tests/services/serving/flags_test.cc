@@ -27,7 +27,7 @@ struct TestFlags {
 // Parses the flags of a program hearth-test. Returns -1 if the program would continue, else its
 // exit code.
 int Parse(std::vector<std::string> args, TestFlags* flags) {
-  FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
+  FlagSet set("hearth-test", "HEARTH_SAMPLE_", "About.", "Examples:\n  hearth-test\n");
   flags->server.listen = "127.0.0.1:7";
   set.AddServerFlags(&flags->server);
   set.AddBytes("host-bytes", &flags->bytes, "Bytes");
@@ -84,7 +84,7 @@ TEST(FlagSet, EmptyCommandLineKeepsDefaults) {
 
 TEST(FlagSet, MissingRequiredFlagFails) {
   const auto parse = [](std::vector<const char*> argv, std::string* value) {
-    FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
+    FlagSet set("hearth-test", "HEARTH_SAMPLE_", "About.", "Examples:\n  hearth-test\n");
     set.AddRequired("model", value, "Folder");
     int exit_code = -1;
     argv.insert(argv.begin(), "hearth-test");
@@ -96,9 +96,9 @@ TEST(FlagSet, MissingRequiredFlagFails) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("--model is required"), std::string::npos);
   EXPECT_EQ(parse({"--model", "a"}, &model), -1);
   EXPECT_EQ(model, "a");
-  setenv("HEARTH_TEST_MODEL", "b", 1);
+  setenv("HEARTH_SAMPLE_MODEL", "b", 1);
   EXPECT_EQ(parse({}, &model), -1);
-  unsetenv("HEARTH_TEST_MODEL");
+  unsetenv("HEARTH_SAMPLE_MODEL");
   EXPECT_EQ(model, "b");
 }
 
@@ -119,12 +119,12 @@ TEST(FlagSet, CommandLineBeatsEnvironmentBeatsFile) {
   const TestFolder folder;
   const std::string path =
       folder.Write("flags.toml", "host-bytes = \"1MiB\"\ncount = 11\nlisten = \"127.0.0.1:11\"\n");
-  setenv("HEARTH_TEST_HOST_BYTES", "2MiB", 1);
-  setenv("HEARTH_TEST_COUNT", "12", 1);
+  setenv("HEARTH_SAMPLE_HOST_BYTES", "2MiB", 1);
+  setenv("HEARTH_SAMPLE_COUNT", "12", 1);
   TestFlags flags;
   EXPECT_EQ(Parse({"--config", path, "--host-bytes", "3MiB"}, &flags), -1);
-  unsetenv("HEARTH_TEST_HOST_BYTES");
-  unsetenv("HEARTH_TEST_COUNT");
+  unsetenv("HEARTH_SAMPLE_HOST_BYTES");
+  unsetenv("HEARTH_SAMPLE_COUNT");
   EXPECT_EQ(flags.bytes, uint64_t{3} << 20);
   EXPECT_EQ(flags.count, 12u);
   EXPECT_EQ(flags.server.listen, "127.0.0.1:11");
@@ -208,12 +208,12 @@ TEST(MistypedVariables, OnlyNearNamesAreReported) {
 }
 
 TEST(FlagSet, ParseFindsMistypedVariables) {
-  setenv("HEARTH_TEST_HOST_BYTE", "2MiB", 1);
+  setenv("HEARTH_SAMPLE_HOST_BYTE", "2MiB", 1);
   TestFlags flags;
   EXPECT_EQ(Parse({}, &flags), -1);
-  unsetenv("HEARTH_TEST_HOST_BYTE");
+  unsetenv("HEARTH_SAMPLE_HOST_BYTE");
   ASSERT_EQ(flags.server.mistyped_variables.size(), 1u);
-  EXPECT_NE(flags.server.mistyped_variables[0].find("HEARTH_TEST_HOST_BYTE"), std::string::npos);
+  EXPECT_NE(flags.server.mistyped_variables[0].find("HEARTH_SAMPLE_HOST_BYTE"), std::string::npos);
 }
 
 TEST(FlagSet, HelpShowsDefaultsAndExamples) {
@@ -222,7 +222,7 @@ TEST(FlagSet, HelpShowsDefaultsAndExamples) {
   EXPECT_EQ(Parse({"--help"}, &flags), 0);
   const std::string help = testing::internal::GetCapturedStdout();
   for (const char* part : {"About.", "Examples:", "--host-bytes", "4KiB", "red|green",
-                           "HEARTH_TEST_HOST_BYTES", "--address-file"}) {
+                           "HEARTH_SAMPLE_HOST_BYTES", "--address-file"}) {
     EXPECT_NE(help.find(part), std::string::npos) << part << "\n" << help;
   }
 }

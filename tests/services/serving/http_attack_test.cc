@@ -462,7 +462,7 @@ TEST_F(HttpAttackTest, BusiestAddressIsEvictedFirst) {
   HttpCaller next(server_->address(), "127.0.0.4");
   next.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(next.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
-  EXPECT_EQ(attackers[0]->HearAll(), "");  // then the oldest connection is closed
+  EXPECT_EQ(attackers[0]->HearAll(), "");  // the oldest connection is closed next
   honest.Say("GET /now HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(honest.HearUntil("now|"), StartsWith("HTTP/1.1 200"));
 }
@@ -598,7 +598,7 @@ TEST_F(HttpAttackTest, StalledStreamOverBudgetIsEnded) {
 TEST_F(HttpAttackTest, EndedAnswerFreesStoredRequest) {
   const auto budget = std::make_shared<HttpBudget>(1 << 20);
   for (const bool closes : {false, true}) {
-    HttpAnswer answer(false, true, true, {}, 0,
+    HttpAnswer answer(false, true, true, {}, HttpErrorBody, 0,
                       std::make_shared<HttpBudget::Account>(budget, "", nullptr), [] {});
     answer.KeepRequest({});
     if (closes) {
@@ -642,7 +642,7 @@ TEST_F(HttpAttackTest, BytesOverBudgetKeepAnswer) {
   EXPECT_THAT(caller.HearUntil("|"), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(HttpAttackTest, RefusedTokenConnectionCanBeReplaced) {
+TEST_F(HttpAttackTest, RefusedRequestEndsConnectionProtection) {
   options_.limits.connections = 1;
   options_.check_head = [](const HttpRequest& head) {
     HttpVerdict verdict;

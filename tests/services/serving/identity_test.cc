@@ -79,6 +79,43 @@ TEST_F(IdentityTest, OnlyWorkersNameOtherTenants) {
   }
 }
 
+// Returns the credentials of a call that names a tenant in its header.
+Credentials Naming(Credentials credentials, const std::string& tenant) {
+  credentials.tenant = tenant;
+  return credentials;
+}
+
+TEST_F(IdentityTest, OnlyProxyCertificateNamesTenants) {
+  auto identities =
+      Open(R"({"public_tenant":"public","identities":[)" + TokenEntry("b", "tenant", "tb") +
+               R"(,{"name":"door","role":"proxy","certificate":"door.hearth"},)"
+               R"({"name":"w","role":"worker","certificate":"w"},)"
+               R"({"name":"p","role":"proxy","certificate":"p","publishes_public":true}]})",
+           /*certificates=*/true);
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  const Credentials door = Certificate({"door.hearth"});
+  const auto passed = (*identities)->Identify(Naming(door, "a"));
+  ASSERT_TRUE(passed.ok()) << passed.status();
+  EXPECT_EQ(*passed->TenantOf(""), "a");
+  EXPECT_FALSE(passed->sees_all());
+  EXPECT_EQ(passed->TenantOf("b").status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE((*identities)->CheckStillIs(Naming(door, "a"), *passed).ok());
+  for (const char* bad : {"", "*", "a b", "a\n", "public"}) {
+    const absl::Status refused = (*identities)->Identify(Naming(door, bad)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnauthenticated) << bad;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "x-hearth-tenant")) << refused;
+  }
+  EXPECT_EQ((*identities)->Identify(Naming(Certificate({"p"}), "public"))->tenant, "public");
+  EXPECT_FALSE((*identities)->Identify(Naming(Certificate({"p"}), "a"))->publishes_public);
+  // A token decides alone, also behind a proxy; other callers' headers are ignored.
+  for (const auto& names : {std::vector<std::string>{}, {"door.hearth"}}) {
+    EXPECT_EQ((*identities)->Identify({names, "tb", "a"})->tenant, "b");
+    EXPECT_FALSE((*identities)->Identify({names, "wrong", "a"}).ok());
+  }
+  EXPECT_EQ((*identities)->Identify(Naming(Certificate({"w"}), "a"))->tenant, "default");
+  EXPECT_FALSE((*identities)->Identify(Naming({}, "a")).ok());
+}
+
 TEST_F(IdentityTest, PublicNamespaceNeedsPermission) {
   const std::string may = R"(,"publishes_public":true)";
   auto identities =
@@ -110,7 +147,8 @@ TEST_F(IdentityTest, UnknownCredentialsAreRefused) {
   // token.
   for (const Credentials& wrong :
        {Credentials(), Token(""), Token("tb "), Token(DigestHex(Sha256("tb"))), Certificate({"b"}),
-        Certificate({"someone"}), Credentials{{"worker.hearth"}, std::string("wrong")}}) {
+        Certificate({"someone"}), Credentials{{"worker.hearth"}, std::string("wrong")},
+        Credentials{{"worker.hearth"}, std::string()}}) {
     const auto refused = (*identities)->Identify(wrong);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnauthenticated);
@@ -213,10 +251,13 @@ TEST_F(IdentityTest, ErrorNamesInvalidEntry) {
       {"[]", "must be a JSON object"},
       {FileOf("1"), "identities[0]: must be an object"},
       {FileOf(R"({"name":"a","role":"boss","certificate":"a"})"),
-       "must be tenant, worker or admin; got \"boss\""},
+       "must be tenant, worker, admin or proxy; got \"boss\""},
       {FileOf(R"({"name":"a","role":"tenant","token":"secret"})"), "unknown key \"token\""},
       {FileOf(R"({"name":"a","role":"tenant"})"), "needs token_sha256 or certificate"},
       {FileOf(R"({"name":"a","role":"tenant","token_sha256":"12"})"), "64 hex digits"},
+      {FileOf(TokenEntry("a", "proxy", "t")), "a proxy needs a certificate"},
+      {FileOf(TokenEntry("a", "proxy", "t", R"(,"certificate":"c")")),
+       "must not have token_sha256"},
       {FileOf(R"({"name":"a b","role":"tenant","certificate":"a"})"), "tenant: a name must have"},
       {FileOf(TokenEntry("a", "tenant", "")),
        "identities[0].token_sha256: is the digest of an empty token, as sha256sum gives for a "

@@ -48,7 +48,7 @@ TEST(JsonReader, FieldsKeepTheirOrder) {
   EXPECT_EQ(document.root().Find("m")->Find("n")->Number(-5, 5).value(), -2);
 }
 
-TEST(JsonReader, LongPathIsCutInError) {
+TEST(JsonReader, LongPathIsShortenedInError) {
   std::string text = R"({"a": 1, "a": 1})";
   for (int i = 0; i < 60; ++i)
     text = absl::StrCat("{\"", std::string(64, 'k'), i, "\":", text, "}");
@@ -194,7 +194,7 @@ TEST(JsonFields, AbsentValuesAreNotRead) {
   const auto document = JsonDocument::Parse(R"({"a": -1, "b": -1, "c": 5})", "it");
   JsonFields fields(
       document->root(),
-      [](uint16_t place, absl::string_view name, JsonValue value) {
+      [](uint64_t place, absl::string_view name, JsonValue value) {
         return place == 7 && name == "a" && value.IsNumber(-1);
       },
       /*place=*/7);

@@ -39,6 +39,18 @@ inline v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a",
   return prefix;
 }
 
+// A worker's report, with one model.
+inline v1::ReportRequest KitReport() {
+  v1::ReportRequest report;
+  report.set_instance("0123456789abcdef");
+  report.set_sequence(1);
+  report.set_name("host:7070");
+  v1::ServedModel* const model = report.add_models();
+  model->set_name("small model");
+  model->set_fingerprint_digest(std::string(DigestBytes(SmallFingerprint("a").digest())));
+  return report;
+}
+
 // One caller of the store.
 class Peer {
  public:
@@ -62,12 +74,13 @@ class Peer {
     }
     return told + Ended(reader->Finish(), context);
   }
-  std::string Publish(const v1::Prefix& prefix, uint8_t salt) {
+  std::string Publish(const v1::Prefix& prefix, uint8_t salt, const std::string& words = "") {
     grpc::ClientContext context;
     const auto call = stub_->Publish(&context);
     v1::PublishRequest message;
     v1::PublishBegin* begin = message.mutable_begin();
     *begin->mutable_prefix() = prefix;
+    begin->set_first_words(words);
     begin->add_boundaries(kBoundary);
     std::vector<std::shared_ptr<const KvObject>> objects;
     for (const auto& object : SmallObjects(kBoundary)) {
@@ -167,6 +180,7 @@ class Peer {
     v1::QuarantineRequest quarantine;
     *quarantine.mutable_prefix() = fetch.prefix();
     ToProto(ObjectId{0, 16, LayerGroup::kGlobal}, quarantine.add_objects());
+    const v1::ReportRequest report = KitReport();
     return absl::StrCat("fetch: ", Fetch(fetch), "by id: ", Fetch(by_id), "lease: ", Lease(lease),
                         "explain: ", Unary(&v1::CacheStore::Stub::Explain, explain),
                         "other: ", Unary(&v1::CacheStore::Stub::Explain, other),
@@ -175,6 +189,7 @@ class Peer {
                         "watch: ", Watch(tenant), "tokens: ", Watch(tenant, true),
                         "stats: ", Unary(&v1::CacheStore::Stub::Stats, stats),
                         "quarantine: ", Unary(&v1::CacheStore::Stub::Quarantine, quarantine),
+                        "report: ", Unary(&v1::CacheStore::Stub::Report, report),
                         "drop: ", Unary(&v1::CacheStore::Stub::Drop, drop));
   }
   std::string DropAll() {

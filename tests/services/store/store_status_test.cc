@@ -33,7 +33,8 @@ class StoreStatusTest : public ::testing::Test {
   const std::unique_ptr<TieredStore> store_ =
       TieredStore::Open(StoreServer::SmallStore("")).value();
   FakeClock clock_;
-  StatusFigures status_{"hearth-store", "1.2.3", StoreFigures(store_.get()), &clock_};
+  FleetTable fleet_{&clock_};
+  StatusFigures status_{"hearth-store", "1.2.3", StoreFigures(store_.get(), &fleet_), &clock_};
 };
 
 TEST_F(StoreStatusTest, EmptyStoreHasEveryField) {
@@ -111,7 +112,7 @@ TEST_F(StoreStatusTest, JsonIsCachedForOneSecond) {
 }
 
 TEST_F(StoreStatusTest, DestructionStopsSampler) {
-  StatusFigures running("hearth-store", "1", StoreFigures(store_.get()), &clock_);
+  StatusFigures running("hearth-store", "1", StoreFigures(store_.get(), &fleet_), &clock_);
   running.Start();
 }
 

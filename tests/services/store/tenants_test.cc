@@ -45,7 +45,7 @@ TEST_F(TenantsTest, OtherTenantsPointsAreInvisible) {
   EXPECT_EQ(a.FirstId(), id) << "what is A's outlives all of it";
 }
 
-// In the same store, a prompt that tenant a has stored, and a prompt that no tenant has stored.
+// Tenant b gets the same answers about a prompt of tenant a and about a prompt of no tenant.
 TEST_F(TenantsTest, StoredAndMissingPromptsLookAlike) {
   StoreServer server(options_, access_);
   Peer a(server, As("a")), b(server, As("b"));
@@ -101,8 +101,9 @@ TEST_F(TenantsTest, WatchHidesTokensFromAdmins) {
 }
 
 TEST_F(TenantsTest, EveryRpcIsTested) {
-  const std::set<std::string> asked = {"Fetch", "Lease", "Publish", "Explain", "Pin",       "Unpin",
-                                       "Drop",  "List",  "Stats",   "Watch",   "Quarantine"};
+  const std::set<std::string> asked = {"Fetch", "Lease", "Publish",    "Explain",
+                                       "Pin",   "Unpin", "Drop",       "List",
+                                       "Stats", "Watch", "Quarantine", "Report"};
   const auto* service =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("hearth.v1.CacheStore");
   ASSERT_NE(service, nullptr);
@@ -118,9 +119,17 @@ TEST_F(TenantsTest, MetricsAndPagesNameNoTenant) {
   prefix.set_tenant("zebra");
   ASSERT_NE(worker.Publish(prefix, 1).find("boundaries: 40"), std::string::npos);
   const StoreStats stats = server.store()->Stats();
+  v1::ReportRequest report = KitReport();
+  report.set_name("yak");
+  report.mutable_models(0)->set_name("gnu");
+  ASSERT_EQ(worker.Unary(&v1::CacheStore::Stub::Report, report), "status 0 \n");
+  const FleetTable* const fleet = server.service()->fleet();
+  ASSERT_EQ(fleet->Workers().size(), 1u);
   std::string shown =
-      StatusFigures("hearth-store", "test", StoreFigures(server.store())).JsonText();
-  for (const MetricSample& sample : StoreSamples(stats)) {
+      StatusFigures("hearth-store", "test", StoreFigures(server.store(), fleet)).JsonText();
+  std::vector<MetricSample> samples = StoreSamples(stats);
+  for (MetricSample& sample : FleetSamples(fleet->Totals())) samples.push_back(std::move(sample));
+  for (const MetricSample& sample : samples) {
     absl::StrAppend(&shown, "\n", sample.name, sample.help);
     for (const auto& [name, value] : sample.labels) absl::StrAppend(&shown, name, "=", value);
   }
@@ -129,7 +138,10 @@ TEST_F(TenantsTest, MetricsAndPagesNameNoTenant) {
     for (const auto& [name, value] : sample.labels) absl::StrAppend(&shown, name, "=", value);
   }
   EXPECT_NE(shown.find("hearth_store_restore_points"), std::string::npos);
-  EXPECT_EQ(shown.find("zebra"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("hearth_store_workers"), std::string::npos);
+  for (const char* name : {"zebra", "yak", "gnu"}) {
+    EXPECT_EQ(shown.find(name), std::string::npos) << shown;
+  }
   EXPECT_EQ(shown.find("424242"), std::string::npos) << shown;
   EXPECT_EQ(shown.find("tenant="), std::string::npos) << shown;
 }
@@ -238,7 +250,7 @@ TEST_F(TenantsTest, MissingCredentialsAreUnauthenticated) {
     for (size_t at = told.find(status); at != std::string::npos; at = told.find(status, at + 1)) {
       ++refused;
     }
-    EXPECT_EQ(refused, 14u) << told;
+    EXPECT_EQ(refused, 15u) << told;
   }
 }
 

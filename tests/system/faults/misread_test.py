@@ -195,7 +195,7 @@ class Misread(SystemTest):
                 try:
                     self.start()
                     break
-                except ProcessFailed as failed:  # as a supervisor would, start the store again
+                except ProcessFailed as failed:  # start the store again, as a supervisor would
                     self.assertRegex(str(failed), "reads differently|Input/output error")
                     self.assertLess(time.monotonic(), end, failed)
             well.join()

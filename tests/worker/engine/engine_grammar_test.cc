@@ -218,7 +218,8 @@ TEST(EngineGrammarTest, NoAllowedTokenFailsOnlyRequest) {
   request.sampling.rules.bad_ids = {TinyTokenizer().Encode("7")[0]};
   const auto run = worker.Run(request);
   EXPECT_EQ(run->error.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(run->error.message()), HasSubstr("leave no token that the grammar"));
+  EXPECT_EQ(run->error.message(),
+            "sampling.bad_token_ids: must leave a token that the grammar allows; none is left");
   other.WaitAll();
   EXPECT_TRUE(other.error.ok()) << other.error;
   EXPECT_EQ(worker.Counter("requests_failed"), 0u);
@@ -249,6 +250,63 @@ class LimitedGrammar final : public Grammar {
     int accepted_ = 0;
   };
 };
+
+// A grammar that allows each token but accepts none, or accepts the 32nd.
+class RefusingGrammar final : public Grammar {
+ public:
+  explicit RefusingGrammar(int refused) : Grammar(GrammarSpec()), refused_(refused) {}
+  std::unique_ptr<GrammarState> NewState() const override {
+    return std::make_unique<State>(refused_);
+  }
+
+ private:
+  class State final : public GrammarState {
+   public:
+    explicit State(int refused) : refused_(refused) {}
+    absl::StatusOr<absl::Span<const uint32_t>> Allow() override {
+      return absl::Span<const uint32_t>();
+    }
+    absl::StatusOr<bool> Accept(int32_t /*token*/) override {
+      if (++drawn_ <= refused_) return false;
+      drawn_ = 0;
+      return true;
+    }
+    std::vector<int32_t> Forced(size_t /*most*/) override { return {}; }
+    absl::StatusOr<size_t> CountAllowed(absl::Span<const int32_t> tokens) override {
+      return tokens.size();
+    }
+    bool MustEnd() override { return false; }
+    std::unique_ptr<GrammarState> Clone() const override { return std::make_unique<State>(*this); }
+
+   private:
+    int refused_, drawn_ = 0;
+  };
+  const int refused_;
+};
+
+TEST(EngineGrammarTest, RefusedTokensAreDrawnAgainAFewTimes) {
+  TestWorker worker(GrammarDir(), InvariantOptions());
+  const auto run_with = [&](int refused) {
+    EngineRequest request = GrammarRequest(1);
+    request.sampling.rules.bad_ids = {1};
+    request.max_new_tokens = 3;
+    request.grammar = std::make_shared<RefusingGrammar>(refused);
+    return worker.Run(request);
+  };
+  EXPECT_EQ(run_with(31)->tokens.size(), 3u);
+  EXPECT_EQ(worker.Counter("grammar_limits"), 0u);
+  Collector other;
+  worker.Submit(GrammarRequest(2), &other);
+  const auto run = run_with(32);
+  EXPECT_EQ(run->error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(run->error.message()),
+              HasSubstr("drew 32 other tokens in one place of the answer"));
+  EXPECT_TRUE(run->tokens.empty());
+  EXPECT_EQ(worker.Counter("grammar_limits"), 1u);
+  EXPECT_EQ(worker.Counter("requests_failed"), 0u);
+  other.WaitAll();
+  EXPECT_TRUE(other.error.ok()) << other.error;
+}
 
 TEST(EngineGrammarTest, ExceededLimitFailsOnlyRequest) {
   TestWorker worker(GrammarDir(), InvariantOptions());

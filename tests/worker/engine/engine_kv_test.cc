@@ -141,7 +141,7 @@ TEST(EngineKv, OffloadedRunsAsDynamic) {
   }
 }
 
-TEST(EngineKv, EveryStrategyServesSamples) {
+TEST(EngineKv, EveryKvCacheKindServesSeveralAnswers) {
   TestWorker worker(Dir(), Options());
   for (const char* cache : {"dynamic", "static", "quantized", "offloaded", "offloaded_static"}) {
     EngineRequest request = AskFor(cache, cache[0] == 'q' ? kFourBits : "");

@@ -166,7 +166,7 @@ class WaitingCache : public MemoryPrefixCache {
   absl::Notification entered, released;
 };
 
-TEST(EngineLifecycleTest, CancelledLeaseWaitFetchesNothing) {
+TEST(EngineLifecycleTest, CancelledLeaseWaitFetchesNoMore) {
   EngineOptions options = OnePlace();
   options.cache.compute.min_tokens = 1;
   const auto cache = std::make_shared<WaitingCache>(TestWorker(LivingDir())->layout());

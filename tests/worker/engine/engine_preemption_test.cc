@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -331,12 +332,14 @@ int Environment(const char* name, int otherwise) {
 }
 
 // Random arrivals, lengths, budgets, kinds and tenants, on a tiny model or the model in
-// HEARTH_PREEMPTED_MODEL. HEARTH_SCHEDULES: number of random schedules.
+// HEARTH_PREEMPTED_MODEL. HEARTH_SCHEDULES: number of random schedules. HEARTH_ENGINE_THREADS:
+// number of compute threads. With a real model, set HEARTH_HANG_S, and the test prints each
+// schedule.
 TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
   const char* const model = std::getenv("HEARTH_PREEMPTED_MODEL");
   const std::string dir = model == nullptr ? Dir() : model;
-  EngineOptions options = InvariantOptions();
-  if (model != nullptr) options.chunk_tokens = 128;
+  EngineOptions options = InvariantOptions(Environment("HEARTH_ENGINE_THREADS", 2));
+  if (model != nullptr) options.chunk_tokens = 32;
   const uint32_t chunk = options.chunk_tokens;
   TestWorker roomy(dir, options, nullptr, /*with_cache=*/false);
   const uint64_t chunk_bytes = ChunkBytes(roomy->layout());
@@ -369,6 +372,9 @@ TEST(EnginePreemption, RandomPreemptionKeepsAnswers) {
     ExpectSame(RunAll(&tight, asked), RunAll(&roomy, asked));
     preemptions += tight.Counter("preemptions");
     if (HasFailure()) return;
+    if (model != nullptr) {
+      std::cout << "schedule " << seed << ", " << preemptions << " preemptions" << std::endl;
+    }
   }
   EXPECT_GT(preemptions, 0u);
   RecordProperty("preemptions", static_cast<int>(preemptions));

@@ -297,8 +297,8 @@ TEST(KvBytesTest, ChosenDefaultIsNoted) {
   EngineOptions options = InvariantOptions();
   options.memory.pool_bytes = 3 << 20;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
-  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("kv-bytes: "),
-                                                                HasSubstr("and 3 MiB of pool"))));
+  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(
+                                   HasSubstr("kv-bytes: "), HasSubstr("--pool-bytes is 3 MiB"))));
   const uint64_t chosen = worker->Stats().kv_budget_bytes;
   EXPECT_LT(chosen, MemoryBytes() / 2 - options.memory.pool_bytes)
       << "the weights reduce the default";

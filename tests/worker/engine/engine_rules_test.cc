@@ -172,7 +172,7 @@ TEST(PromptLogprobs, PromptLogprobsNeedInvariantClass) {
   EngineRequest request = Request(Prompt(30), {}, 4);
   request.sampling.prompt_logprobs = 0;
   EXPECT_THAT(std::string(worker->Complete(&request).message()),
-              HasSubstr("sampling.prompt_logprobs needs exactness invariant"));
+              HasSubstr("sampling.prompt_logprobs: needs exactness invariant"));
 }
 
 TEST(EngineTokenRules, InvalidRuleIsRefusedByName) {

@@ -80,7 +80,7 @@ TEST(PrefixPoolTest, AnotherTenantFindsNothing) {
   EXPECT_EQ(found.matched_tokens, 0u);
 }
 
-TEST(PrefixPoolTest, ExactClassNeedsEqualCuts) {
+TEST(PrefixPoolTest, ExactClassNeedsEqualPrefillCuts) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(48, {20}), 32, Objects(32, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
@@ -91,14 +91,14 @@ TEST(PrefixPoolTest, ExactClassNeedsEqualCuts) {
             32u);  // cuts at multiples of C are not compared
 }
 
-TEST(PrefixPoolTest, UnalignedBoundaryNeedsEqualCut) {
+TEST(PrefixPoolTest, UnalignedBoundaryNeedsEqualPrefillCut) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
   pool.Insert(Prefix(48, {20}), 20, Objects(20, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
   EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 20u);
 }
 
-TEST(PrefixPoolTest, PortableClassIgnoresCuts) {
+TEST(PrefixPoolTest, PortableClassIgnoresPrefillCuts) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kPortable);
   pool.Insert(Prefix(48, {20}), 20, Objects(20, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 20u);
@@ -175,7 +175,7 @@ TEST(PrefixPoolTest, EvictionSkipsPrefixesInUse) {
   EXPECT_EQ(pool.bytes(), Bytes(held));
 }
 
-TEST(PrefixPoolTest, SharedPrefixesAreEvictedInTurn) {
+TEST(PrefixPoolTest, EvictingOnePrefixKeepsSharedObjects) {
   PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
   {
     const KvObjects shared = Objects(32, 1);

@@ -60,7 +60,7 @@ TEST(GeluProduct, EveryRowCountMatchesReference) {
 
 // Input sizes of the products in each Gemma 3 model, with few outputs; 1,025 is one more than a
 // piece.
-TEST(GeluProduct, GemmaInputSizesMatchReference) {
+TEST(GeluProduct, ProductsOfGemmaSizesMatchReference) {
   for (const int64_t inputs : {640, 1025, 1152, 2560, 3840, 5376}) {  // 270M, 1B, 4B, 12B, 27B
     Numbers numbers(static_cast<uint64_t>(inputs));
     const PackedWeights gate = MakeWeights({17, inputs}, ElementType::kBFloat16, &numbers);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/sanitized.h"
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/targets.h"
@@ -121,6 +122,7 @@ inline std::string FirstDifference(const float* got, const float* want, int64_t 
 
 // Returns row counts around the limits of tiles, blocks and batches.
 inline std::vector<int64_t> RowCounts() {
+  if (kIsSanitized) return {1, 2, 3, 5, 8, 13, 17, 33};
   std::vector<int64_t> counts;
   for (int64_t rows = 1; rows <= 17; ++rows) counts.push_back(rows);
   for (const int64_t middle : {32, 64, 128, 256}) {

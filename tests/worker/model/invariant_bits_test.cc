@@ -10,6 +10,7 @@
 
 #include "nlohmann/json.hpp"
 #include "proto/fingerprint.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/model/invariant/invariant_gemma.h"
@@ -66,6 +67,7 @@ std::string CheckpointOf(const WrittenDown& model) {
 
 // The head shapes of Gemma 3 270M and 1B, of 4B, and small heads without shared KV heads.
 TEST(InvariantBits, LogitsHaveRecordedBits) {
+  if (kIsSanitized) GTEST_SKIP() << "WidenedWeightsGiveSameBits runs the same code";
   ASSERT_EQ(InvariantGemma::kKernelsVersion, 1) << "write the new bits down";
   const WrittenDown models[] = {
       {"llg", 24, 4, 1, 256, 64, 0,
@@ -77,7 +79,7 @@ TEST(InvariantBits, LogitsHaveRecordedBits) {
   };
   for (const WrittenDown& model : models) {
     const std::string dir = CheckpointOf(model);
-    for (const int threads : {1, 2, 3, 8}) {
+    for (const int threads : {1, 3}) {
       const auto gemma = InvariantGemma::Load(dir, {threads, /*chunk=*/16});
       ASSERT_TRUE(gemma.ok()) << gemma.status();
       ForEachTarget([&](const std::string& target) {
@@ -143,6 +145,7 @@ void ExpectIntegerBits(WeightForm form, const std::string& sha256) {
   }
 }
 TEST(InvariantBits, IntegerProductsHaveRecordedBits) {
+  if (kIsSanitized) GTEST_SKIP() << "the tests of the kernels check the memory";
   ExpectIntegerBits(WeightForm::kQ8_0,
                     "16566b33ab1b553c3af2a2936ed8c7121a4134ebd7319fc12f1f49c0ff6c26c6");
   ExpectIntegerBits(WeightForm::kQ4_0,
@@ -159,6 +162,7 @@ TEST(InvariantBits, UnquantizedMatricesMultiplyInFloat32) {
 }
 
 TEST(InvariantBits, QuantizedWeightsHaveRecordedBits) {
+  if (kIsSanitized) GTEST_SKIP() << "the tests of the kernels check the memory";
   ExpectBits(WeightForm::kQ8_0, "af6cd00c9adc2356cfae7107479495f065504ae0ffd2f22c080c384bec148a98");
   ExpectBits(WeightForm::kQ4_0, "ac69e891bae84afe0b30b62a20032be7a8dd79405242c9194bf5de0ffe293092");
 }

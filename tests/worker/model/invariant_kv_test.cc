@@ -1,5 +1,5 @@
-// Tests KV blocks: how they are shared, how they count in the budget, and that both do not change
-// bits.
+// Tests KV blocks: how sequences share blocks, how the budget counts blocks, and that neither
+// changes the bits of a result.
 #include "worker/model/invariant/invariant_kv.h"
 
 #include <gmock/gmock.h>

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/sanitized.h"
 #include "tests/support/test_folder.h"
 #include "tests/worker/model/file_kit.h"
 #include "tests/worker/model/gguf_kit.h"

@@ -100,6 +100,17 @@ TEST(ModelConfig, GenerationConfigOverridesEndTokens) {
             (std::vector<int32_t>{1}));
 }
 
+TEST(ModelConfig, EndTokenOutsideVocabularyIsIgnored) {
+  const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
+  const auto config =
+      ParseModelConfig(good, "f.json", R"({"eos_token_id": [262144, 106, 262143]})", "g.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{106, 262143}));
+  EXPECT_THAT(
+      config->notes,
+      testing::Contains("g.json: eos_token_id: ignores 262144: the vocabulary has 262144 tokens"));
+}
+
 TEST(ModelConfig, MissingFieldsTakeHuggingFaceDefaults) {
   // Expected values: the defaults of Gemma3TextConfig in transformers 5.
   for (const char* text : {R"({"model_type": "gemma3_text"})", R"({"text_config": {}})"}) {

@@ -10,13 +10,9 @@
 #include <fstream>
 #include <string>
 
-namespace hearth {
+#include "tests/support/sanitized.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kIsSanitized = true;  // sanitizers increase time and memory
-#else
-inline constexpr bool kIsSanitized = false;
-#endif
+namespace hearth {
 
 class PeakMemory {
  public:

@@ -89,7 +89,7 @@ TEST(GrammarTest, SpecialTokensAreNotText) {
       EXPECT_FALSE(Allows(state.get(), id)) << id;
     }
   }
-  // The characters of their names are text.
+  // The characters of a special token's name are ordinary text.
   EXPECT_TRUE(Accepts(state.get(), "<end_of_turn>\""));
 }
 
@@ -194,6 +194,36 @@ TEST(GrammarTest, RefusalNamesPath) {
   EXPECT_EQ(RefusalOf("false").code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RefusalOf(R"({"type": "integer", "minimum": 2, "maximum": 1})").code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Errors of the library say what to change in the schema.
+TEST(GrammarTest, LibraryErrorsNameTheCure) {
+  const std::string prefix = "grammar.json_schema: ";
+  const auto refusal = [](const std::string& schema, bool lenient = false) {
+    return std::string(RefusalOf(schema, lenient).message());
+  };
+  EXPECT_EQ(refusal(R"({"oneOf": [{"type": "string"}, {"maxLength": 3}]})"),
+            prefix +
+                "#: oneOf is enforced only if its schemas have different types, or different "
+                "constants for a required property; use anyOf");
+  EXPECT_EQ(refusal(R"({"allOf": [{"type": "string", "pattern": "^.*a.{100}$"}, )"
+                    R"({"pattern": "^.*b.{137}$"}]})"),
+            prefix +
+                "#: the patterns and formats that one string must obey need too much work; "
+                "use one simple pattern");
+  EXPECT_EQ(refusal(R"({"enum": []})", /*lenient=*/true),
+            prefix + "#: no text satisfies the schema: an enum or anyOf must not be empty");
+  EXPECT_EQ(refusal(R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, )"
+                    R"("minProperties": 2})"),
+            prefix +
+                "#: minProperties and maxProperties are enforced only if all listed "
+                "properties are required, or if a closed object must have exactly one more "
+                "property");
+  const std::string name(60'000, 'x');
+  EXPECT_LT(refusal(R"({"type": "object", "properties": {")" + name +
+                    R"(": false}, "required": [")" + name + "\"]}")
+                .size(),
+            400u);
 }
 
 TEST(GrammarTest, EndlessReferenceIsRefused) {

@@ -9,14 +9,15 @@ import resource
 import subprocess
 import sys
 
-COMPILE_MS, MASK_MS = 250, 50  # processor time
-MEMORY_BYTES = 64 << 20        # that the process may keep, and that it may need at a time
+# Processor time. The limits of schema_check.h allow 250 ms; a busy machine may need twice the time.
+COMPILE_MS, MASK_MS = 500, 50
+MEMORY_BYTES = 64 << 20  # limit of the memory that a schema leaves in use, and of its peak
 ENDED = "the probe ended: no memory, or no time"
 TEXT = {"type": "string"}
 
 
-def nested(depth, wrap):
-    schema = TEXT
+def nested(depth, wrap, schema=None):
+    schema = schema or TEXT
     for _ in range(depth):
         schema = wrap(schema)
     return schema
@@ -28,7 +29,7 @@ def properties(count, required=0, schema=None):
 
 
 def doubled(levels):
-    """Definitions that each refer twice to the one before."""
+    """Returns a schema whose definitions each refer twice to the definition before."""
     defs = {"d0": TEXT}
     for i in range(1, levels):
         defs[f"d{i}"] = {"anyOf": [{"$ref": f"#/$defs/d{i - 1}"},
@@ -44,7 +45,7 @@ def doubled_objects(levels, keyword):
 
 
 def structures(add):
-    """Many properties and branches, depth, references."""
+    """Adds schemas with many properties, branches, levels or references."""
     for count in (100, 400, 401, 1000, 2000, 20000):
         add(f"{count} optional properties", properties(count))
         add(f"{count} required properties", properties(count, count, TEXT))
@@ -72,7 +73,7 @@ def structures(add):
 
 
 def values(add):
-    """Numbers, lengths, patterns."""
+    """Adds schemas with large numbers, lengths and patterns."""
     for number in (7, 9973, 10_000, 10_001, 999_983, 1e300, 1e-300, 0.01, 9973e-7):
         add(f"multipleOf {number}", {"type": "number", "multipleOf": number})
         add(f"integer multipleOf {number}", {"type": "integer", "multipleOf": number})
@@ -102,7 +103,7 @@ def values(add):
 
 
 def texts(add):
-    """Pattern properties, enumerations, the JSON text, cycles."""
+    """Adds schemas with many patternProperties or enum values, long texts, and cycles."""
     for count in (16, 17, 300):
         add(f"{count} patternProperties",
             {"type": "object",
@@ -133,7 +134,7 @@ def texts(add):
 
 
 def chain(links, depth):
-    """Definitions that each nest `depth` lists and then refer to the next one."""
+    """Returns a schema whose definitions each nest `depth` lists and refer to the next one."""
     defs = {f"d{links}": {}}
     for i in range(links):
         defs[f"d{i}"] = {"$ref": f"#/$defs/d{i + 1}"}
@@ -143,7 +144,7 @@ def chain(links, depth):
 
 
 def multiplied(count, branch):
-    """Branches that a value must obey together with 7,000 values."""
+    """Returns a schema with `count` branches that must also obey 7,000 values."""
     values = {"type": "object",
               "properties": {f"p{i}": {"enum": list(range(1000))} for i in range(7)}}
     return {"$defs": {"x": {"anyOf": [branch] * 256}, "values": values},
@@ -163,7 +164,7 @@ def both_recursive(value):
 
 
 def intersections(add):
-    """Nesting by references, and schemas that the library intersects."""
+    """Adds schemas that nest by references, and schemas that the library intersects."""
     for links, depth in ((5, 40), (30, 50), (60, 50), (120, 1), (1000, 1)):
         add(f"{links} references, each in {depth} lists", chain(links, depth))
     for count in (1, 2, 4, 64):
@@ -185,7 +186,7 @@ def intersections(add):
 
 
 def forced(add):
-    """Text that every answer must contain."""
+    """Adds schemas that force long texts into every answer."""
     for count in (60, 65, 10_000):
         many = {"type": "array", "items": {"const": "a" * 1000}, "minItems": count}
         add(f"{count} forced values", many)
@@ -196,6 +197,149 @@ def forced(add):
         add(f"64 patterns of {count} x {count} letters", properties(64, 64, text))
 
 
+def closed(count, required=0, **more):
+    return {**properties(count, required, {"type": "null"}), "additionalProperties": False, **more}
+
+
+def choices(add):
+    """Adds objects that must have one optional property: the library writes out each choice."""
+    for count in (44, 45, 100, 400):
+        for limit in ("minProperties", "maxProperties"):
+            add(f"{count} optional properties, {limit} 1", closed(count, **{limit: 1}))
+            add(f"{count} optional properties and another schema with {limit} 1",
+                {"allOf": [closed(count), {"type": "object", limit: 1}]})
+        add(f"{count} optional properties of a property that another schema counts",
+            {"allOf": [{"properties": {"x": closed(count)}},
+                       {"properties": {"x": {"minProperties": 1}}}]})
+        add(f"100 times {count} optional properties, minProperties 1",
+            {"anyOf": [closed(count, minProperties=1)] * 100})
+    for count, required in ((1000, 600), (460, 60), (944, 900)):
+        for limit in ("minProperties", "maxProperties"):
+            add(f"{count} properties, {required} required, {limit} one more",
+                closed(count, required, **{limit: required + 1}))
+
+
+def patterns(add):
+    """Adds schemas with many patterns, and strings that must obey several patterns or formats."""
+    unicode_classes = "^(\\p{{L}}{{{}}}|\\p{{N}}{{37}}|\\w{{41}})*$".format
+    makers = {
+        "lengths that must divide": lambda i: f"^(.{{{97 + 4 * i}}})*$",
+        "a letter at a place from the end": lambda i: f"^.*{chr(97 + i)}.{{{100 + 37 * i}}}$",
+        "letters in order": lambda i: f"{chr(97 + i)}.{{0,60}}{chr(98 + i)}.{{0,60}}z",
+        "classes of Unicode": lambda i: unicode_classes(50 + i),
+        "many alternatives": lambda i: "|".join(f"{chr(97 + j)}.{{{j + i}}}z" for j in range(26))}
+    for name, make in makers.items():
+        for count in (1, 2, 3, 4, 5, 8):
+            strings = [{"type": "string", "pattern": make(i)} for i in range(count)]
+            add(f"{count} patterns on one string: {name}", {"allOf": strings})
+            add(f"{count} patterns on each of many strings: {name}",
+                {"properties": {f"s{i}": {"allOf": strings} for i in range(64 // count)}})
+    classes = "^(" + "\\p{L}|" * 20
+    add("64 patterns of 20 classes of Unicode", {"properties": {
+        f"s{i}": {"type": "string", "pattern": f"{classes}a{{{i + 1}}})*$"} for i in range(64)}})
+    add("spaces in a repetition", {"type": "string", "pattern": "^a{ 50000 }$"})
+    add("digits apart in a repetition", {"type": "string", "pattern": "(?x)^a{5 0 0 0 0}$"})
+    add("a backslash at the end", {"type": "string", "pattern": "^a\\"})
+    for name in ("uri", "email", "date-time"):
+        text = {"type": "string", "format": name}
+        for count in (13, 26, 60):
+            add(f"{count} and {count} formats {name}",
+                {"allOf": [{"anyOf": [text] * count}, {"anyOf": [text] * count}]})
+        for count in (1, 2, 12):
+            add(f"{250 * count} formats {name}", {"anyOf": [{"anyOf": [text] * 250}] * count})
+        add(f"1,000 values of the format {name}",
+            {"enum": [f"v{i:06}" for i in range(1000)], "format": name})
+    add("1,000 values of a pattern",
+        {"enum": [f"v{i:06}" for i in range(1000)], "pattern": "^(.{3})*$"})
+    add("patternProperties and 1,000 required names", {
+        "type": "object", "required": [f"a{i}x" for i in range(1000)],
+        "patternProperties": {f"^{chr(97 + i)}\\p{{L}}{{1,{50 + i}}}$": TEXT for i in range(16)}})
+
+
+def comparisons(add):
+    """Adds schemas whose values the library compares with other values, and large oneOf."""
+    for count in (30, 51, 54, 180):
+        for name, values_of in (("numbers", list), ("texts", lambda all: [f"v{i}" for i in all])):
+            both = [{"enum": values_of(range(count))}, {"enum": values_of(range(1, count + 1))}]
+            add(f"{count} x {count} {name}", {"allOf": both})
+            add(f"{count} x {count} {name} of a property",
+                {"allOf": [{"properties": {"a": one}} for one in both]})
+    for count, values_each in ((15, 500), (15, 900), (100, 60)):
+        add(f"oneOf {count} enums of {values_each}",
+            {"oneOf": [{"enum": [f"{i}{j}" for j in range(values_each)]} for i in range(count)]})
+    for count in (60, 120, 250):
+        add(f"oneOf {count} objects with many required names", {"oneOf": [
+            {"type": "object", "properties": {"z": {"const": i}},
+             "required": [*(f"k{i}_{j}" for j in range(5000 // count)), "z"]}
+            for i in range(count)]})
+
+
+def places(add):
+    """Adds long paths, spellings of references, and schemas that references compile again."""
+    long = "x" * 100_000
+    branches = {f"k{i}": {"anyOf": [{}] * 250} for i in range(15)}
+    add("a long name above 4,000 schemas", {"properties": {long: {"properties": branches}}})
+    add("a long name above a wrong schema", {"properties": {long: {"type": long}}})
+    add("a long reference", {"$ref": f"#/{long}"})
+    add("a long key twice", f'{{"{long}": 1, "{long}": 2}}')
+    add("a long required name without a value",
+        {"type": "object", "properties": {long[:50_000]: False}, "required": [long[:50_000]]})
+    for count in (25, 100, 1000):
+        lists = {"d0": {"const": "x"}}
+        chained = {"d0": TEXT}
+        for i in range(1, count):
+            before = {"$ref": f"#/$defs/d{i - 1}"}
+            lists[f"d{i}"] = {"type": "array", "prefixItems": [before, before], "minItems": 2}
+            chained[f"d{i}"] = {**before, "properties": {f"x{i}_{j}": TEXT for j in range(2)}}
+        for name, defs in (("lists", lists), ("merged objects", chained)):
+            add(f"{count} {name} that refer to the one before",
+                {"$defs": defs, "$ref": f"#/$defs/d{count - 1}"})
+    name = "$" * 12
+    spellings = ["".join("%24" if n >> bit & 1 else "$" for bit in range(12)) for n in range(256)]
+    add("256 spellings of a reference", {
+        "$defs": {name: {"anyOf": [{"properties": {f"a{i}": {}}} for i in range(200)]}},
+        "anyOf": [{"$ref": f"#/$defs/{one}"} for one in spellings]})
+    inner = {"anyOf": [{"$ref": "#/$defs/a" + "/items" * i} for i in range(1, 28)] +
+                      [properties(300, 0, TEXT)]}
+    add("references to each level of 28 lists", {
+        "$defs": {"a": nested(28, lambda schema: {"type": "array", "items": schema}, inner)},
+        "$ref": "#/$defs/a"})
+    add("80 objects in a circle", {"$defs": {
+        f"d{i}": {**properties(20, 20, TEXT),
+                  "additionalProperties": {"anyOf": [{"$ref": f"#/$defs/d{(i + 1) % 80}"}, {}]}}
+        for i in range(80)}, "$ref": "#/$defs/d0"})
+    add("a wrong oneOf after many schemas", {"anyOf": [
+        *({"type": "object", "properties": {f"{i}": {"minimum": i} for i in range(80)}}
+          for _ in range(15)), {"oneOf": [TEXT, {"maxLength": 3}]}]})
+
+
+def counted(add):
+    """Adds schemas with counts of items in many alternatives that one value must obey."""
+    for count in (5, 15, 40):
+        both = [{"anyOf": [{"type": "array", "items": TEXT, "maxItems": 900_000 + i}
+                           for i in range(count)]}] * 2
+        add(f"{count} x {count} lists with maxItems", {"allOf": both})
+        add(f"{count} lists with maxItems and another maxItems",
+            {"type": "array", "maxItems": 800_000, **both[0]})
+
+
+def weights(add):
+    """Adds many schemas of the kinds that compile slowly."""
+    kinds = {"texts": TEXT, "any values": {}, "numbers": {"type": "number", "minimum": 0.5},
+             "numbers without type": {"minimum": 7}, "objects without type": {"properties": {}},
+             "lists": {"type": "array", "items": TEXT, "minItems": 7, "maxItems": 900_000},
+             "objects": {"type": "object", "properties": {"x": TEXT}},
+             "counted objects": {"type": "object", "minProperties": 1, "maxProperties": 900_000}}
+    for name, schema in kinds.items():
+        for groups, count in ((2, 240), (8, 240), (20, 240)):
+            whole = {"type": "object", "properties": {
+                f"{i}": {"type": "object", "properties": {f"{j}": schema for j in range(count)}}
+                for i in range(groups)}}
+            add(f"{groups * count} {name}", whole)
+            whole["properties"]["again"] = {"$ref": "#"}
+            add(f"{groups * count} {name}, twice", {**whole})
+
+
 def schemas():
     """{name: text}."""
     found = {}
@@ -203,7 +347,8 @@ def schemas():
     def add(name, schema):
         found[name] = schema if isinstance(schema, str) else json.dumps(schema)
 
-    for add_all in (structures, values, texts, intersections, forced):
+    for add_all in (structures, values, texts, intersections, forced, choices, patterns,
+                    comparisons, places, counted, weights):
         add_all(add)
     return found
 

@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::string kMark = "\xE2\x96\x81";  // stands for a space in pieces
+const std::string kMark = "\xE2\x96\x81";  // U+2581: pieces have it instead of a space
 
 std::string WhyRefused(const std::vector<VocabularyPiece>& pieces) {
   return std::string(Tokenizer::Make(pieces).status().message());
@@ -122,7 +122,7 @@ std::string RandomLetters(std::mt19937_64* random) {
   return text;
 }
 
-TEST(PairMerger, CutTextEqualsWholeTextMerge) {
+TEST(PairMerger, SplitTextMergesLikeWholeText) {
   std::mt19937_64 random(250);
   size_t cuts = 0;
   for (int round = 0; round < 150; ++round) {
@@ -181,8 +181,9 @@ TEST(Tokenizer, ManyOffsetsInLongLineWork) {
   EXPECT_EQ(encoding.common_tokens, common_tokens);
 }
 
-// If the text is cut inside the spelled-out piece, its "<" may merge with the next character.
-TEST(Tokenizer, CutInsideSpelledPieceChangesEarlierToken) {
+// "<end_of_turn>" is encoded as plain text. If the text ends inside it, its "<" may merge with the
+// next character.
+TEST(Tokenizer, SplitInsidePlainPieceChangesEarlierToken) {
   MadeUpModel model;
   model.Add("<end_of_turn>", 0, PieceType::kUserDefined);
   model.Add("<e", -1);
@@ -201,7 +202,7 @@ TEST(Tokenizer, CutInsideSpelledPieceChangesEarlierToken) {
   EXPECT_THAT(whole.common_tokens, ElementsAre(3, 2, whole.ids.size() - 1));
 }
 
-TEST(Tokenizer, SpelledPieceMayBeginNonAscii) {
+TEST(Tokenizer, PlainPieceMayBeginNonAscii) {
   MadeUpModel model;
   model.Add("\xC3\xA9>", 0, PieceType::kControl);
   for (const char* letter : {"\xC3\xA9", ">", "n"}) model.Add(letter, -2);

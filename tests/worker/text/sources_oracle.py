@@ -153,7 +153,8 @@ def check_renamed(binary, make, start):
 
 
 def check_empty_decoder(binary, make, count):
-    """Checks an empty added_tokens_decoder: transformers' classes disagree, so it is refused."""
+    """Checks that an empty added_tokens_decoder is refused: one of transformers' classes then
+    drops the added tokens of tokenizer.json, and another class keeps them."""
     lengths = set()
     for name in ("GemmaTokenizerFast", "PreTrainedTokenizerFast"):
         folder = make(f"an empty decoder, {name}")
@@ -165,7 +166,7 @@ def check_empty_decoder(binary, make, count):
     assert lengths == {count, count + 1}, f"the classes agree: {lengths}"
     folder = make("an empty decoder and tokenizer.model", has_json=False)
     folder.write("tokenizer_config.json", {"added_tokens_decoder": {}})
-    folder.write("added_tokens.json", {"<|im_start|>": count})  # ignored in this case
+    folder.write("added_tokens.json", {"<|im_start|>": count})  # without effect
     check_equal(binary, folder)
 
 
@@ -272,7 +273,7 @@ def check_forms(binary, make, count):
     for name, change, words in [
             ("added ids in another order", added(count + 5, count + 2), "transformers assigns"),
             ("an added id of a piece", added(5), "transformers assigns"),
-            ("a Sequence of more", normalizer(None, {"type": "NFC"}), "its normalizer")]:
+            ("a Sequence of more", normalizer(None, {"type": "NFC"}), "the normalizer")]:
         folder = make(name)
         folder.change("tokenizer.json", change)
         check_refused(binary, folder, words)

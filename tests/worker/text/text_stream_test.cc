@@ -79,8 +79,10 @@ TEST(TextStream, TextEndsBeforeStopString) {
   TextStream stream(&TinyTokenizer(), {"d\n"});
   EXPECT_EQ(stream.Push(Pieces({"and"})[0]), "an");
   EXPECT_FALSE(stream.stopped());
+  EXPECT_EQ(stream.stop_string(), "");
   EXPECT_EQ(stream.Push(Pieces({"\n\n"})[0]), "");
   EXPECT_TRUE(stream.stopped());
+  EXPECT_EQ(stream.stop_string(), "d\n");
   EXPECT_EQ(stream.Push(Pieces({"and"})[0]), "");
   EXPECT_EQ(stream.Finish(), "");
 }
@@ -89,6 +91,9 @@ TEST(TextStream, FirstCompleteStopStringWins) {
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"abcd", "bc"})), "a");
   EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"bcd", "abcd"})), "")
       << "of stop strings that end together, the longest counts";
+  TextStream stream(&TinyTokenizer(), {"bcd", "abcd"});
+  for (const int32_t id : Pieces({"a", "b", "c", "d"})) stream.Push(id);
+  EXPECT_EQ(stream.stop_string(), "abcd");
 }
 
 TEST(TextStream, OverlappingStopStringIsFound) {

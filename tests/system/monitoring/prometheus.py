@@ -1,0 +1,101 @@
+"""Prometheus with the configuration and the alert rules of deploy/monitoring, for the processes of
+a test."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import types
+import urllib.parse
+import urllib.request
+
+import yaml
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from log_waits import wait_for_log  # noqa: E402  (path set above)
+from redis_process import SKIPPED, free_port  # noqa: E402
+from system_support import ROOT  # noqa: E402
+
+PROGRAM = shutil.which("prometheus")
+MONITORING = ROOT / "deploy/monitoring"
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
+EVERY = "250ms"
+
+
+def skip_without_prometheus():
+    if PROGRAM is None:
+        print("skipped: prometheus (Debian package) is not installed")
+        sys.exit(SKIPPED)
+
+
+def alert_rules():
+    return yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"][0]["rules"]
+
+
+class Prometheus:
+    """Scrapes `stores` and `workers`, processes of the test. `holds`: whether an alert fires only
+    after the time that its rule says; otherwise at once."""
+
+    def __init__(self, test, stores=(), workers=(), holds=True):
+        folder = test.folder / "prometheus"
+        folder.mkdir()
+        rules = alert_rules()
+        if not holds:
+            rules = [{key: value for key, value in rule.items() if key != "for"} for rule in rules]
+        (folder / "alerts.yml").write_text(yaml.safe_dump(
+            {"groups": [{"name": "hearth", "rules": rules}]}))
+        config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": EVERY, "scrape_timeout": EVERY,
+                            "evaluation_interval": EVERY}
+        processes = {"hearth-store": stores, "hearth-worker": workers}
+        for job in config["scrape_configs"]:
+            del job["dns_sd_configs"]
+            job["static_configs"] = [{"targets": [
+                process.url("metrics").removeprefix("http://")
+                for process in processes[job["job_name"]]]}]
+        file, log = folder / "prometheus.yml", folder / "log"
+        file.write_text(yaml.safe_dump(config))
+        port = free_port()
+        with open(log, "wb") as out:
+            popen = subprocess.Popen(
+                [PROGRAM, f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
+                 f"--web.listen-address=127.0.0.1:{port}"], stdout=out, stderr=out)
+        test.addCleanup(popen.wait)
+        test.addCleanup(popen.kill)
+        self._url = f"http://127.0.0.1:{port}"
+        self._targets = len(stores) + len(workers)
+        wait_for_log(types.SimpleNamespace(popen=popen, log_path=log, log_tail=log.read_text),
+                     lambda text: "Server is ready to receive web requests" in text)
+        self.wait_for_scrapes()
+
+    def query(self, expr):
+        """Returns the values of an instant query."""
+        url = f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
+        with urllib.request.urlopen(url, timeout=LONG_S) as answer:
+            result = json.load(answer)["data"]["result"]
+        return [float(series["value"][1]) for series in result]
+
+    def wait_until(self, expr):
+        """Asks until the query has a result."""
+        end = time.monotonic() + LONG_S
+        while not self.query(expr):
+            assert time.monotonic() < end, f"no result of {expr}"
+
+    def wait_for_scrapes(self):
+        """Waits until each target was scraped after this call."""
+        self.wait_until(f'count(timestamp(up{{job=~"hearth.*"}}) > {time.time()}) == '
+                        f"{self._targets}")
+
+    def wait_for_alerts(self, *names):
+        for name in names:
+            self.wait_until(f'ALERTS{{alertname="{name}"}}')
+
+    def firing(self):
+        """Returns the names of the alerts that fire now."""
+        url = f"{self._url}/api/v1/alerts"
+        with urllib.request.urlopen(url, timeout=LONG_S) as answer:
+            return {alert["labels"]["alertname"]
+                    for alert in json.load(answer)["data"]["alerts"]}
