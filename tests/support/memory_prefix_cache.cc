@@ -134,6 +134,13 @@ PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::
   return outcome;
 }
 
+void MemoryPrefixCache::WaitForPublishes(size_t count) const {
+  const auto is_done = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return published_.size() >= count;
+  };
+  absl::MutexLock lock(&mu_, absl::Condition(&is_done));
+}
+
 void MemoryPrefixCache::Clear() {
   absl::MutexLock lock(&mu_);
   objects_.clear();

@@ -42,6 +42,8 @@ class MemoryPrefixCache : public PrefixCache {
   // published it had computed wrong bytes. REQUIRES: the object is stored.
   void Poison(const PrefixRequest& prefix, const ObjectId& id) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ObjectId> quarantined() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns when `count` publishes were stored or refused as a conflict.
+  void WaitForPublishes(size_t count) const ABSL_LOCKS_EXCLUDED(mu_);
   // Removes all entries, like a store that has lost its disk.
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<uint32_t> BoundariesOf(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);

@@ -458,6 +458,7 @@ TEST_F(OpenAiServerTest, RestoredTokensAreNotWrittenTokens) {
   const std::string text =
       R"("the keeper of the light climbs the stairs and 12 barrels, 340 nails")";
   Post("/v1/completions", absl::StrCat(R"({"max_tokens": 1, "prompt": )", text, "}"));
+  cache_->WaitForPublishes(2);  // the prompt, and the prompt with the answer
   cache_->Clear();
   const json usage =
       Post("/v1/completions", absl::StrCat(R"({"max_tokens": 1, "prompt": )", text, "}"))
