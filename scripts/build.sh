@@ -143,9 +143,18 @@ run_ctest() {
   local log=$LOG_DIR/ctest.log status=0
   mkdir -p "$LOG_DIR"
   (cd "$BUILD" &&
-    OMP_WAIT_POLICY=passive ctest --output-on-failure --timeout "$TEST_TIMEOUT_S" -j 2 "$@") 2>&1 |
+    OMP_WAIT_POLICY=passive ctest --output-on-failure --timeout "$TEST_TIMEOUT_S" -j 2 \
+      --repeat "until-pass:${HEARTH_TEST_ATTEMPTS:-1}" "$@") 2>&1 |
     tee "$log" || status=$?
   return "$status"
+}
+
+# Prints the tests that failed and passed at a later attempt.
+unstable_tests() {
+  [[ ! -f $LOG_DIR/ctest.log ]] || comm -12 \
+    <(grep -aoP 'Test +#\d+: \K\S+(?=.*\*\*\*)' "$LOG_DIR/ctest.log" | sort -u) \
+    <(grep -aoP 'Test +#\d+: \K\S+(?=.* Passed )' "$LOG_DIR/ctest.log" | sort -u)
+  cat "$BUILD"/{asan,tsan}/parts/*.unstable 2>/dev/null || true
 }
 
 # Prints the summary of ctest's output. The wording of its first line differs between CMake 3 and 4.
@@ -231,8 +240,8 @@ run_sanitized() {
   # Tests of disk failures and corrupt files try fewer cases than in the release build, because a
   # sanitizer's findings do not depend on the number of cases.
   export HEARTH_CRASH_SEEDS=3 HEARTH_FULL_MOMENTS=12 HEARTH_HOSTILE_FILES=40
-  export TEST_TIMEOUT_S
-  export -f run_part
+  export TEST_TIMEOUT_S HEARTH_TEST_ATTEMPTS=${HEARTH_TEST_ATTEMPTS:-1}
+  export -f run_part run_failed_again
   rm -rf "$folder/parts"
   mkdir -p "$folder/parts"
   for name in "$@"; do
@@ -262,10 +271,29 @@ run_part() {
     timeout --foreground "$TEST_TIMEOUT_S" "$1" --gtest_brief=1 >"$4" 2>&1 || status=$?
   echo "== ${1##*/}, part $(($2 + 1)) of $3"
   cat "$4"
-  if ((status > 0)); then
+  if ((status > 0)) && ! run_failed_again "$1" "$4"; then
     echo "== ${1##*/}, part $(($2 + 1)) of $3, failed with status $status" >"$4.failed"
-    grep -aE "Failure$|FAILED|ERROR|SUMMARY" "$4" >>"$4.failed" || tail -n 12 "$4" >>"$4.failed"
+    grep -aE -A 6 "Failure$|FAILED|ERROR|SUMMARY" "$4" >>"$4.failed" ||
+      tail -n 12 "$4" >>"$4.failed"
     return 1
   fi
   touch "$4.passed"
+}
+
+# run_failed_again PROGRAM LOG: runs the failed tests of LOG again, HEARTH_TEST_ATTEMPTS - 1 times
+# at most, and succeeds if all pass. Fails at once if the sanitizer reported a fault or the program
+# crashed.
+run_failed_again() {
+  local tests attempt
+  tests=$(grep -aoP '^\[  FAILED  \] \K[\w/.]+(?=.* ms\)$)' "$2") || return 1
+  ! grep -aqE 'ERROR: |WARNING: ThreadSanitizer' "$2" || return 1
+  for ((attempt = 2; attempt <= HEARTH_TEST_ATTEMPTS; ++attempt)); do
+    echo "== ${1##*/}, attempt $attempt: ${tests//$'\n'/ }" | tee -a "$2"
+    if timeout --foreground "$TEST_TIMEOUT_S" "$1" --gtest_brief=1 \
+      --gtest_filter="${tests//$'\n'/:}" >>"$2" 2>&1; then
+      echo "$tests" >"$2.unstable"
+      return 0
+    fi
+  done
+  return 1
 }

@@ -60,6 +60,7 @@ void StoreReporter::Start() {
 void StoreReporter::Stop() {
   if (thread_ == nullptr) return;
   thread_.reset();
+  if (is_pending_ && !is_refused_) ReportOnce();  // the store may be able to answer now
   if (sequence_ > 0 && !is_pending_) ReportOnce(/*is_leaving=*/true);
 }
 

@@ -36,8 +36,8 @@ class StoreReporter {
   ~StoreReporter() = default;
 
   void Start();
-  // Ends the reports. If the store answered the last one, sends another, which says that the worker
-  // leaves.
+  // Ends the reports. Repeats a report that got no answer. If the store has answered all reports,
+  // sends another, which says that the worker leaves.
   void Stop();
   // Sends one report. Returns the pause before the next.
   absl::Duration ReportOnce(bool is_leaving = false);

@@ -50,6 +50,8 @@ constexpr char kExamples[] =
 constexpr char kNoTokens[] =
     "--show-prompt-text on: prompt text is shown to an administrator's token only; give "
     "--identities-file with an entry that has the role admin and a token";
+constexpr char kNoStatusPage[] =
+    "--show-prompt-text on: prompt text is shown on the status page; give --metrics-listen";
 
 struct StoreFlags {
   ServerFlags server;
@@ -214,6 +216,12 @@ uint64_t DiskLimitOf(const StoreStats& stats) {
   return 0;
 }
 
+absl::Status CheckShownText(const ServerFlags& flags, const Identities& identities) {
+  if (!flags.show_prompt_text) return absl::OkStatus();
+  if (flags.metrics_listen.empty()) return absl::InvalidArgumentError(kNoStatusPage);
+  return identities.has_admin_token() ? absl::OkStatus() : absl::InvalidArgumentError(kNoTokens);
+}
+
 int Main(int argc, char** argv) {
   StoppedLine stopped;  // first, so that it is destroyed last
   StoreFlags flags;
@@ -246,9 +254,8 @@ int Main(int argc, char** argv) {
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
-  if (flags.server.show_prompt_text && !access->identities->has_admin_token()) {
-    return FailToStart(kProgram, absl::InvalidArgumentError(kNoTokens));
-  }
+  const absl::Status shown = CheckShownText(flags.server, *access->identities);
+  if (!shown.ok()) return FailToStart(kProgram, shown);
   Admission admission(RecordCalls(&metrics), access->identities.get());
   CacheService service(opened, &admission, kVersion,
                        flags.shared.is_on() ? kSharedLookupThreads : kLookupThreads);

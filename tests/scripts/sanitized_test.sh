@@ -6,6 +6,7 @@ set -euo pipefail
 ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 FOLDER=$(mktemp -d)
 trap 'rm -rf "$FOLDER"' EXIT
+unset HEARTH_TEST_ATTEMPTS
 
 # program NAME COMMAND: makes a program that appends its part to $FOLDER/ran and runs COMMAND.
 program() {
@@ -69,3 +70,27 @@ for jobs in 1 2 5; do
   expect "$jobs jobs: what it wrote is shown" says "broken here"
   expect "$jobs jobs: the others run, and it is not stamped" stamped_are one three
 done
+
+# A test that fails at its first attempt only.
+said='[  FAILED  ] Lamp.Lights (5 ms)'
+program two '
+  [[ "$*" != *--gtest_filter=Lamp.Lights* ]] || exit "$(cat "'"$FOLDER"'/again")"
+  [[ $GTEST_SHARD_INDEX != 1 ]] || { echo "'"$said"'"; exit 1; }'
+echo 0 >"$FOLDER/again"
+run 2 one two
+expect "without attempts, a failed test fails" test "$STATUS" != 0
+export HEARTH_TEST_ATTEMPTS=2
+run 2 one two
+expect "a test that passes at its second attempt passes" test "$STATUS" = 0
+expect "its name is kept" grep -qx Lamp.Lights "$FOLDER/parts/two.1.unstable"
+echo 1 >"$FOLDER/again"
+run 2 one two
+expect "a test that fails twice fails" test "$STATUS" != 0
+echo 0 >"$FOLDER/again"
+said=$'ERROR: AddressSanitizer: heap\n[  FAILED  ] Lamp.Lights (5 ms)'
+program two 'echo "'"$said"'"; exit 1'
+run 2 one two
+expect "a fault that the sanitizer reports is not tried again" test "$STATUS" != 0
+program two 'exit 139'
+run 2 one two
+expect "a crash is not tried again" test "$STATUS" != 0

@@ -174,9 +174,11 @@ class FleetPage(Fleet):
         for path in files:
             self.assertNotIn(b"Dear doctor", path.read_bytes(), path)
 
-    def test_flag_needs_tokens(self):
-        said = self.fails_to_start("hearth-store", "--data-dir", "", "--listen", "127.0.0.1:0",
-                                   "--show-prompt-text", "on")
+    def test_flag_needs_page_and_tokens(self):
+        flags = ["--data-dir", "", "--listen", "127.0.0.1:0", "--show-prompt-text", "on"]
+        said = self.fails_to_start("hearth-store", *flags)
+        self.assertIn("give --metrics-listen", said)
+        said = self.fails_to_start("hearth-store", *flags, "--metrics-listen", "127.0.0.1:0")
         self.assertIn("--identities-file", said)
 
 

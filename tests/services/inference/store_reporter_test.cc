@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
+
+#include "absl/synchronization/notification.h"
 
 namespace hearth {
 namespace {
@@ -22,6 +25,7 @@ class StoreReporterTest : public ::testing::Test {
   uint64_t total_ = 0;
   absl::Status answer_;
   absl::Duration pause_;
+  std::function<void()> on_call_;  // called in each call, before its answer
   std::vector<v1::ReportRequest> sent_;
   StoreReporter reporter_{
       Names(),
@@ -31,6 +35,7 @@ class StoreReporterTest : public ::testing::Test {
       },
       [this](const v1::ReportRequest& report, absl::Duration) -> absl::StatusOr<bool> {
         sent_.push_back(report);
+        if (on_call_) on_call_();
         if (!answer_.ok()) return answer_;
         return true;
       }};
@@ -115,6 +120,24 @@ TEST_F(StoreReporterTest, StopSendsALastReport) {
   reporter_.Start();
   reporter_.Stop();
   ASSERT_FALSE(sent_.empty());  // the thread reports at once
+  EXPECT_TRUE(last().leaving());
+}
+
+TEST_F(StoreReporterTest, StopRepeatsAReportWithoutAnswer) {
+  absl::Notification called;
+  on_call_ = [&] {
+    answer_ = sent_.size() == 1 ? absl::DeadlineExceededError("late") : absl::OkStatus();
+    total_ += 10;
+    if (!called.HasBeenNotified()) called.Notify();
+  };
+  reporter_.Start();
+  called.WaitForNotification();
+  reporter_.Stop();
+  ASSERT_EQ(sent_.size(), 3u);
+  EXPECT_EQ(sent_[1].sequence(), 1u);
+  EXPECT_FALSE(sent_[1].leaving());
+  EXPECT_EQ(last().sequence(), 2u);
+  EXPECT_EQ(last().unasked_held_tokens(), 20u);
   EXPECT_TRUE(last().leaving());
 }
 
