@@ -2,8 +2,10 @@
 
 #include <malloc.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <string_view>
 #include <thread>
@@ -13,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "proto/utf8.h"
 #include "worker/text/grammar_trigger.h"
 #include "worker/text/llguidance.h"
@@ -61,9 +65,11 @@ size_t EncodeFor(const void* tokenizer, const uint8_t* bytes, size_t bytes_len,
   return ids.size();
 }
 
-// Nice value of the threads that compile. If all processors are busy, such a thread gets a tenth of
-// the time that a thread of the engine gets, so a large schema does not delay the tokens of others.
-constexpr int kCompileNice = 10;
+// A compilation that takes longer than kUrgentTime continues at the nice value kLongNice. If all
+// processors are busy, its thread then gets a tenth of the time that a thread of the engine gets,
+// so that a large schema does not delay the tokens of other callers.
+constexpr absl::Duration kUrgentTime = absl::Milliseconds(10);
+constexpr int kLongNice = 10;
 
 // Returns the number of bytes that malloc has handed out.
 uint64_t AllocatedBytes() {
@@ -344,14 +350,21 @@ void GrammarEngine::BuildTables() {
 }
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const GrammarSpec& spec) {
-  absl::StatusOr<std::shared_ptr<const Grammar>> grammar =
-      absl::UnknownError("grammar: not compiled");
-  // Linux gives each thread its own priority, and an unprivileged thread cannot raise its priority
-  // again. So each compilation gets a new thread.
-  std::thread([&] {
-    setpriority(PRIO_PROCESS, 0, kCompileNice);
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = absl::InternalError("not compiled");
+  // An unprivileged thread cannot raise its priority again, so each compilation has its own thread.
+  std::atomic<pid_t> thread_id{0};
+  absl::Notification started, compiled;
+  std::thread thread([&] {
+    thread_id = gettid();
+    started.Notify();
     grammar = TryCompile(spec);
-  }).join();
+    compiled.Notify();
+  });
+  started.WaitForNotification();
+  if (!compiled.WaitForNotificationWithTimeout(kUrgentTime)) {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id), kLongNice);  // Linux: of this thread
+  }
+  thread.join();
   ++(grammar.ok() ? compiled_ : refused_);
   return grammar;
 }
