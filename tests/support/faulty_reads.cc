@@ -1,10 +1,11 @@
 // A library for LD_PRELOAD that makes a real store's reads of database files fail or return a wrong
-// bit, like those of a failing disk. The files do not change.
+// bit, like those of a failing disk, and a real worker's allocations fail. The files do not change.
 //
-// The environment variable HEARTH_FAULTY_READS names a file of three uint32_t in native byte order,
+// The environment variable HEARTH_FAULTY_READS names a file of four uint32_t in native byte order,
 // which the test may change at any time: (1) how many of a thousand reads get a flipped bit; (2)
-// how many of a thousand reads fail with EIO; (3) how many reads were changed so far. Applies to
-// reads of whole files and of ranges. Thread safe.
+// how many of a thousand reads fail with EIO; (3) how many reads were changed so far; (4) aligned
+// allocations of this many bytes or more fail; 0: none fails. Applies to reads of whole files and
+// of ranges. Thread safe.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -20,9 +21,9 @@
 namespace {
 
 struct Faults {
-  std::atomic<uint32_t> flipped_per_mille, failed_per_mille, struck;
+  std::atomic<uint32_t> flipped_per_mille, failed_per_mille, struck, refused_bytes;
 };
-static_assert(sizeof(Faults) == 3 * sizeof(uint32_t), "as the test writes it");
+static_assert(sizeof(Faults) == 4 * sizeof(uint32_t), "as the test writes it");
 
 Faults* MapFaults() {
   const char* const path = std::getenv("HEARTH_FAULTY_READS");
@@ -103,6 +104,14 @@ __attribute__((visibility("default"))) size_t fread_unlocked(void* buffer, size_
   static const auto real = Real<size_t (*)(void*, size_t, size_t, FILE*)>("fread_unlocked");
   const size_t read = real(buffer, size, count, file);
   return Strike(::fileno(file), buffer, size * read) ? read : 0;
+}
+
+__attribute__((visibility("default"))) int posix_memalign(void** memory, size_t alignment,
+                                                          size_t bytes) {
+  static const auto real = Real<int (*)(void**, size_t, size_t)>("posix_memalign");
+  Faults* const faults = TheFaults();
+  const uint32_t refused = faults == nullptr ? 0 : faults->refused_bytes.load();
+  return refused > 0 && bytes >= refused ? ENOMEM : real(memory, alignment, bytes);
 }
 
 }  // extern "C"

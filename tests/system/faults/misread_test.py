@@ -32,20 +32,24 @@ SEED = 52
 
 
 class Faults:
-    """Tells faulty_reads.cc which reads to corrupt, through a file that the store maps."""
+    """Tells faulty_reads.cc which reads and allocations to spoil, through a file that the process
+    maps. `under`: the command that starts the process."""
 
-    def __init__(self, path):
-        path.write_bytes(bytes(12))
-        self.path = path
+    def __init__(self, path, library):
+        path.write_bytes(bytes(16))
+        self.under = ("env", f"LD_PRELOAD={library}", f"HEARTH_FAULTY_READS={path}")
         with open(path, "r+b") as file:
-            self._numbers = mmap.mmap(file.fileno(), 12)
+            self._numbers = mmap.mmap(file.fileno(), 16)
 
     def set(self, flipped_per_mille=0, failed_per_mille=0):
         self._numbers[:8] = struct.pack("=II", flipped_per_mille, failed_per_mille)
 
     @property
     def struck(self):
-        return struct.unpack("=I", self._numbers[8:])[0]
+        return struct.unpack("=I", self._numbers[8:12])[0]
+
+    def refuse_allocations(self, of_bytes):
+        self._numbers[12:] = struct.pack("=I", of_bytes)
 
 
 class Client:
@@ -73,7 +77,7 @@ class Misread(SystemTest):
     def setUp(self):
         super().setUp()
         self.data = self.folder / "data"
-        self.faults = Faults(self.folder / "faults")
+        self.faults = Faults(self.folder / "faults", FAULTY_READS)
         self.random = random.Random(SEED)
         self.acknowledged = []
         self.next = 1
@@ -81,8 +85,7 @@ class Misread(SystemTest):
     def start(self):
         self.store = self.cluster.store(
             self.data, "--host-bytes", "0", "--disk-bytes", "1GiB", "--scrub-rate", "64MiB",
-            "--scrub-period", "2s", under=(
-                "env", f"LD_PRELOAD={FAULTY_READS}", f"HEARTH_FAULTY_READS={self.faults.path}"))
+            "--scrub-period", "2s", under=self.faults.under)
         self.client = Client(self.store.address)
         self.addCleanup(self.client.close)
 
