@@ -736,35 +736,52 @@ TEST_F(OpenAiServerTest, DrainRefusesNewRequest) {
   EXPECT_THAT(reply.head, HasSubstr("\r\nRetry-After: 1\r\n"));
 }
 
-// A call that begins after the server's shutdown would crash the process.
-TEST_F(OpenAiServerTest, DrainRefusesBodyBeingParsed) {
-  std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
-  while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
-  const std::string body = begin + "]}";
-  // The server parses bodies from one address one after another, so some bodies are not parsed yet
-  // when the test reads held_bytes.
-  constexpr size_t kCallers = 8;
-  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
+// Drains servers that have received bodies and have not parsed all of them.
+class DrainWithBodiesTest : public OpenAiServerTest {
+ protected:
+  DrainWithBodiesTest() {
+    while (body_.size() < (size_t{3} << 20) - 64) body_ += ",{}";
+    body_ += "]}";
+  }
+  // Returns the answer to the last body. It is empty if the server answered before the drain.
+  std::string DrainWhileParsing(const std::string& path) {
+    openai_ = nullptr;
     Serve(WorkerServer::Invariant());
     Open();
+    // The server parses bodies from one address one after another, so some bodies are usually not
+    // parsed yet when the test reads held_bytes.
+    constexpr size_t kCallers = 8;
     std::vector<std::unique_ptr<HttpCaller>> callers;
     for (size_t i = 0; i < kCallers; ++i) {
       callers.push_back(std::make_unique<HttpCaller>(openai_->address()));
       callers.back()->Say(absl::StrCat(
           "POST ", path, " HTTP/1.1\r\nHost: localhost\r\n",
-          "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+          "Content-Type: application/json\r\nContent-Length: ", body_.size(), "\r\n\r\n", body_));
     }
     HttpCaller& last = *callers.back();
-    while (openai_->held_bytes() < kCallers * body.size() + (size_t{1} << 20)) {
-      ASSERT_FALSE(last.HasNews()) << "every body was parsed before the drain";
+    while (openai_->held_bytes() < kCallers * body_.size() + (size_t{1} << 20)) {
+      if (last.HasNews()) return "";
       Get("/version");
     }
     openai_->Drain();
     server_->runner()->Drain(absl::ZeroDuration(), nullptr);
-    const std::string all = last.HearAll();
+    return last.HearAll();
+  }
+
+ private:
+  std::string body_ = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
+};
+
+// A call that begins after the server's shutdown would crash the process.
+TEST_F(DrainWithBodiesTest, BodyBeingParsedIsRefused) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
+    std::string all;
+    // On a busy machine, the last body may be parsed before the drain. Then the test tries again.
+    for (int i = 0; i < 20 && !absl::StrContains(all, "the server is draining"); ++i) {
+      all = DrainWhileParsing(path);
+    }
     EXPECT_THAT(all, StartsWith("HTTP/1.1 503")) << path;
     EXPECT_THAT(all, HasSubstr("the server is draining")) << path;
-    openai_ = nullptr;
   }
 }
 
