@@ -135,9 +135,8 @@ PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::
 }
 
 void MemoryPrefixCache::WaitForPublishes(size_t count) const {
-  const auto is_done = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return published_.size() >= count;
-  };
+  const auto is_done = [this, count]()
+                           ABSL_SHARED_LOCKS_REQUIRED(mu_) { return published_.size() >= count; };
   absl::MutexLock lock(&mu_, absl::Condition(&is_done));
 }
 
