@@ -25,9 +25,9 @@ add_dependencies(hearthctl_test hearthctl)
 
 add_test(NAME demo_verdict_and_picture
   COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/demo_test.py)
-set_tests_properties(demo_verdict_and_picture PROPERTIES LABELS services TIMEOUT 60)
+set_tests_properties(demo_verdict_and_picture PROPERTIES LABELS services TIMEOUT 600)
 
 add_test(NAME hearthctl_completion
   COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/completion_test.py
           $<TARGET_FILE:hearthctl> $<TARGET_FILE:hearth-store>)
-set_tests_properties(hearthctl_completion PROPERTIES LABELS services TIMEOUT 60)
+set_tests_properties(hearthctl_completion PROPERTIES LABELS services TIMEOUT 600)

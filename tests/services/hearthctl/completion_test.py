@@ -99,7 +99,7 @@ class Zsh(Offers, unittest.TestCase):
             try:
                 subprocess.run(["zsh", "-d", "-i"], stdin=terminal, stdout=terminal,
                                stderr=terminal, env=environment, cwd=folder, check=True,
-                               start_new_session=True, timeout=50)
+                               start_new_session=True, timeout=500)
             finally:
                 os.close(terminal)
             return offered.read_text().split()

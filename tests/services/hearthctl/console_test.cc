@@ -102,8 +102,8 @@ TEST(LostOutputTest, FullDiskExitsOneWithMessage) {
 
 TEST(LostOutputTest, ClosedPipeEndsCallSilently) {
   std::signal(SIGPIPE, SIG_IGN);
+  absl::Notification ended;  // destroyed after the worker, whose call waits for it
   FakeWorker worker;
-  absl::Notification ended;
   worker.between_words = [&ended] { ended.WaitForNotification(); };
   int ends[2] = {-1, -1};
   ASSERT_EQ(::pipe(ends), 0);

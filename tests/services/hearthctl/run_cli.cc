@@ -1,11 +1,35 @@
 #include "tests/services/hearthctl/run_cli.h"
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "services/hearthctl/cli.h"
 
 namespace hearth {
+namespace {
+
+// Removes the variables of the caller's shell, such as HEARTHCTL_WORKER: they change the results of
+// the commands.
+class NoVariables : public testing::Environment {
+ public:
+  void SetUp() override {
+    std::vector<std::string> names;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      if (absl::StartsWith(text, "HEARTHCTL_")) names.push_back(text.substr(0, text.find('=')));
+    }
+    for (const std::string& name : names) unsetenv(name.c_str());
+  }
+};
+testing::Environment* const kNoVariables = testing::AddGlobalTestEnvironment(new NoVariables);
+
+}  // namespace
+
 CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input, bool progress,
                  int (*program)(int, const char* const*, Console&)) {
   std::vector<const char*> argv = {"hearthctl"};

@@ -20,8 +20,8 @@ namespace {
 using ::testing::EndsWith;
 
 TEST(TerminalTest, InterruptedGenerateExitsBySignal) {
+  absl::Notification go_on;  // destroyed after the worker, whose call waits for it
   FakeWorker worker;
-  absl::Notification go_on;
   worker.between_words = [&go_on] { go_on.WaitForNotification(); };
   Terminal terminal({"generate", "--worker", worker.address(), "--prompt", "a"});
   ASSERT_TRUE(terminal.WaitFor("Hello")) << terminal.screen();
@@ -146,8 +146,8 @@ TEST(TerminalTest, InterruptAtChatInputRestoresTerminal) {
 }
 
 TEST(TerminalTest, InterruptDuringAnswerKeepsChat) {
+  absl::Notification go_on;  // destroyed after the worker, whose call waits for it
   FakeWorker worker;
-  absl::Notification go_on;
   worker.between_words = [&] { go_on.WaitForNotification(); };
   Terminal terminal({"chat", "--worker", worker.address()});
   ASSERT_TRUE(WaitForPrompt(&terminal));

@@ -105,6 +105,9 @@ class Case {
   // Replaces values that differ between runs by placeholders.
   std::string Printed(const std::string& mark, const std::string& text) const {
     static const std::pair<std::regex, const char*> kMasks[] = {
+        // In a column, a longer number has fewer spaces before it.
+        {std::regex(R"(  [0-9]{2} s\b)"), "   N s"},
+        {std::regex(R"(  [0-9]{3} s\b)"), "    N s"},
         {std::regex(R"(\b[0-9]+(\.[0-9]+)? (ms|s)\b)"), "N $2"},
         {std::regex(
              R"re(("(age_s|incarnation|total_ms|ttft_ms|uptime_s|[a-z_]+_unix_s)":)[0-9.e+-]+)re"),

@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint32_t kPromptTokens = 100;  // tokens of the prompt; its restore point has 96 of them
 constexpr uint32_t kRestTokens = 4;
+constexpr absl::Duration kPatience = absl::Minutes(10);  // a test waits longer only if it fails
 
 // Start: delays every computation until `expected` requests have asked the store who computes.
 class Start {
@@ -34,11 +35,11 @@ class Start {
     const auto all = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return missing_ <= 0; };
     // The timeout is reached only in a broken test: requests do not share the computation, and the
     // test fails.
-    mu_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60));
+    mu_.AwaitWithTimeout(absl::Condition(&all), kPatience);
   }
   void WaitForAHolder() {
     absl::MutexLock lock(&mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&held_), absl::Seconds(60));
+    mu_.AwaitWithTimeout(absl::Condition(&held_), kPatience);
   }
 
  private:
@@ -80,8 +81,8 @@ WorkerServer::Options Sharing(uint64_t pool_bytes = 0) {
   WorkerServer::Options options;
   options.engine.memory.pool_bytes = pool_bytes;
   options.engine.cache.compute.min_tokens = 16;
-  options.engine.cache.compute.wait = absl::Seconds(60);
-  options.engine.cache.compute.lease = absl::Seconds(60);
+  options.engine.cache.compute.wait = kPatience;
+  options.engine.cache.compute.lease = kPatience;
   return options;
 }
 
@@ -149,7 +150,7 @@ TEST(OneComputation, BreakpointIsPublishedBeforePromptEnd) {
   request.set_wait_published(true);
   const Generation answer = worker.server.Generate(request);
   EXPECT_EQ(answer.published.published_tokens(), 96u) << answer.published.note();
-  worker.server.engine()->Drain(absl::Now() + absl::Seconds(60));
+  worker.server.engine()->Drain(absl::Now() + kPatience);
   const auto counters = store.store()->Stats().counters;
   EXPECT_EQ(counters.at("publishes"), 2u);
   EXPECT_EQ(counters.at("published_restore_points"), 2u);
@@ -171,7 +172,7 @@ TEST(OneComputation, FailedPublishLetsOtherWorkerCompute) {
   // If a request asked only after the holder had given up, it would get the lease as the first, and
   // not take it over.
   std::thread watcher([&] {
-    const absl::Time patience = absl::Now() + absl::Seconds(60);
+    const absl::Time patience = absl::Now() + kPatience;
     while (store.store()->Stats().counters.at("lease_waits") < 2 && absl::Now() < patience)
       std::this_thread::yield();
     start.Asked();

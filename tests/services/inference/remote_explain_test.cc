@@ -36,6 +36,7 @@ TEST(RemoteExplainTest, CacheDestructionCancelsCall) {
   cache.reset();
   EXPECT_EQ(ended.code(), absl::StatusCode::kCancelled) << ended;
   answer.Notify();
+  store.Stop();  // stop first, because the store's call may still read `answer`
 }
 
 TEST(ExplainTest, MissingStoreFailsPrecondition) {

@@ -55,7 +55,8 @@ class RemoteLoadTest : public testing::Test {
   std::atomic<uint64_t> token_ns_{0};   // token_ns of the last fetch request
   ScriptedStore store_;
   CacheCounters counters_;
-  LoadModel model_;
+  // The clock stands: after 30 seconds without a measurement, a model tries a load anyway.
+  LoadModel model_{LoadChoice::kAuto, [] { return absl::UnixEpoch(); }};
   RemotePrefixCache cache_;
   PrefixRequest prefix_;
 };

@@ -24,7 +24,9 @@ EngineOptions WorkerServer::SmallEngine() {
   options.chunk_tokens = 16;
   options.threads = 1;
   options.memory.pool_bytes = 0;
-  options.cache.load = LoadChoice::kAlways;  // so that hits do not depend on this machine's speed
+  // Settings so that hits and publishes do not depend on this machine's speed.
+  options.cache.load = LoadChoice::kAlways;
+  options.cache.fetch_budget = options.cache.publish_timeout = absl::Minutes(10);
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "services/inference/store_reporter.h"
 #include "services/store/store_status.h"
 #include "tests/services/inference/worker_server.h"
+#include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_clock.h"
@@ -24,7 +25,8 @@ class WorkerStatusTest : public ::testing::Test {
     WorkerServer::Options options;
     options.engine.memory.pool_bytes = 16 << 20;
     worker_ = std::make_unique<WorkerServer>(options);
-    cache_ = std::make_unique<RemotePrefixCache>(store_.channel(), worker_->engine()->fingerprint(),
+    cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()),
+                                                 worker_->engine()->fingerprint(),
                                                  worker_->engine()->layout(), &counters_);
     worker_->SetCache(cache_.get());
   }
@@ -112,8 +114,8 @@ TEST_F(WorkerStatusTest, StorePageCountsEveryTokenOnce) {
   v1::ReportRequest names;
   StoreReporter reporter(
       names, [&](v1::ReportRequest* report) { FillReport(*worker_->engine(), report); },
-      [&](const v1::ReportRequest& report, absl::Duration timeout) {
-        return cache_->Report(report, timeout);
+      [&](const v1::ReportRequest& report, absl::Duration) {
+        return cache_->Report(report, absl::Minutes(10));
       });
   const FleetTable* const fleet = store_.service()->fleet();
   StatusFigures page("hearth-store", "1", StoreFigures(store_.store(), fleet), &clock_);

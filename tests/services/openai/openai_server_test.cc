@@ -27,6 +27,7 @@ namespace hearth {
 namespace {
 
 using nlohmann::json;
+using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -438,6 +439,7 @@ TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
   const json& written = cold["prompt_tokens_details"]["cache_write_tokens"];
   EXPECT_GT(written, 0) << cold;
   EXPECT_LE(written, cold["prompt_tokens"]);
+  cache_->WaitForPublishes(2);  // the prompt, and the prompt with the answer
   EXPECT_EQ(server_->engine()->Stats().counters.at("cache_write_tokens"), written);
   EXPECT_EQ(usage()["prompt_tokens_details"]["cache_write_tokens"], 0);
   const json warmed =
@@ -447,8 +449,11 @@ TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
            R"( "prompt_cache_options": {"prewarm": true, "keep": 60, "priority": 2}})")
           .parsed()["usage"];
   EXPECT_GT(warmed["prompt_tokens_details"]["cache_write_tokens"], 0) << warmed;
-  EXPECT_EQ(cache_->published().back().hint.keep_s, 60u);
-  EXPECT_EQ(cache_->published().back().hint.priority, 2);
+  // Not always the last publish: the answer to the second request may be published later.
+  const auto is_warmed = [](const PublishRequestSpec& spec) {
+    return spec.hint.keep_s == 60 && spec.hint.priority == 2;
+  };
+  EXPECT_THAT(cache_->published(), Contains(testing::Truly(is_warmed)));
 }
 
 // The worker restores the prompt from its own memory, and offers all of it to a store that lost it.
@@ -731,35 +736,52 @@ TEST_F(OpenAiServerTest, DrainRefusesNewRequest) {
   EXPECT_THAT(reply.head, HasSubstr("\r\nRetry-After: 1\r\n"));
 }
 
-// A call that begins after the server's shutdown would crash the process.
-TEST_F(OpenAiServerTest, DrainRefusesBodyBeingParsed) {
-  std::string begin = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
-  while (begin.size() < (size_t{3} << 20) - 64) begin += ",{}";
-  const std::string body = begin + "]}";
-  // The server parses bodies from one address one after another, so some bodies are not parsed yet
-  // when the test reads held_bytes.
-  constexpr size_t kCallers = 8;
-  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
+// Drains servers that have received bodies and have not parsed all of them.
+class DrainWithBodiesTest : public OpenAiServerTest {
+ protected:
+  DrainWithBodiesTest() {
+    while (body_.size() < (size_t{3} << 20) - 64) body_ += ",{}";
+    body_ += "]}";
+  }
+  // Returns the answer to the last body. It is empty if the server answered before the drain.
+  std::string DrainWhileParsing(const std::string& path) {
+    openai_ = nullptr;
     Serve(WorkerServer::Invariant());
     Open();
+    // The server parses bodies from one address one after another, so some bodies are usually not
+    // parsed yet when the test reads held_bytes.
+    constexpr size_t kCallers = 8;
     std::vector<std::unique_ptr<HttpCaller>> callers;
     for (size_t i = 0; i < kCallers; ++i) {
       callers.push_back(std::make_unique<HttpCaller>(openai_->address()));
       callers.back()->Say(absl::StrCat(
           "POST ", path, " HTTP/1.1\r\nHost: localhost\r\n",
-          "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+          "Content-Type: application/json\r\nContent-Length: ", body_.size(), "\r\n\r\n", body_));
     }
     HttpCaller& last = *callers.back();
-    while (openai_->held_bytes() < kCallers * body.size() + (size_t{1} << 20)) {
-      ASSERT_FALSE(last.HasNews()) << "every body was parsed before the drain";
+    while (openai_->held_bytes() < kCallers * body_.size() + (size_t{1} << 20)) {
+      if (last.HasNews()) return "";
       Get("/version");
     }
     openai_->Drain();
     server_->runner()->Drain(absl::ZeroDuration(), nullptr);
-    const std::string all = last.HearAll();
+    return last.HearAll();
+  }
+
+ private:
+  std::string body_ = R"({"prompt": "a", "max_tokens": 1, "x": [{})";
+};
+
+// A call that begins after the server's shutdown would crash the process.
+TEST_F(DrainWithBodiesTest, BodyBeingParsedIsRefused) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
+    std::string all;
+    // On a busy machine, the last body may be parsed before the drain. Then the test tries again.
+    for (int i = 0; i < 20 && !absl::StrContains(all, "the server is draining"); ++i) {
+      all = DrainWhileParsing(path);
+    }
     EXPECT_THAT(all, StartsWith("HTTP/1.1 503")) << path;
     EXPECT_THAT(all, HasSubstr("the server is draining")) << path;
-    openai_ = nullptr;
   }
 }
 

@@ -112,7 +112,7 @@ class Publisher {
 
  private:
   std::unique_ptr<grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>> Start() {
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(30)));
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(10)));
     return stub_->Publish(&context_);
   }
   uint32_t FirstLayer(uint32_t object) const {

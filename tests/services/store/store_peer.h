@@ -54,15 +54,18 @@ inline v1::ReportRequest KitReport() {
 // One caller of the store.
 class Peer {
  public:
-  Peer(const StoreServer& server, const ClientAccess& access)
-      : stub_(v1::CacheStore::NewStub(PatientChannel(server.address(), access))) {}
+  Peer(StoreServer& server, const ClientAccess& access)
+      : admission_(server.admission()),
+        stub_(v1::CacheStore::NewStub(PatientChannel(server.address(), access))) {}
 
   std::string Fetch(const v1::FetchRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Fetch(&context, request);
     return ReadAll<v1::FetchResponse>(reader.get(), context);
   }
-  // Asks for a lease. Returns the answers up to the first that is not WAIT, and ends the lease.
+  // Asks for a lease. Returns the answers up to the first that is not WAIT. If that grants the
+  // lease, ends it and waits until the store has noticed: the next caller would otherwise be told
+  // to wait. REQUIRES: the store has no other open call.
   std::string Lease(const v1::LeaseRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Lease(&context, request);
@@ -70,7 +73,11 @@ class Peer {
     v1::LeaseResponse response;
     while (reader->Read(&response)) {
       told += Plain(response.DebugString());
-      if (response.turn() == v1::LeaseResponse::COMPUTE) return told + "a lease\n";
+      if (response.turn() != v1::LeaseResponse::COMPUTE) continue;
+      context.TryCancel();
+      reader->Finish();
+      EXPECT_TRUE(admission_->WaitIdle(absl::Now() + absl::Minutes(10)));
+      return told + "a lease\n";
     }
     return told + Ended(reader->Finish(), context);
   }
@@ -225,6 +232,7 @@ class Peer {
     return told + Ended(reader->Finish(), context);
   }
 
+  Admission* const admission_;
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
 };
 

@@ -269,6 +269,10 @@ TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   lease.set_wait_ms(600000);
   grpc::ClientContext watching_a, watching_b, holding, waiting;
   const auto watch_a = a->Watch(&watching_a, {}), watch_b = b->Watch(&watching_b, {});
+  v1::WatchEvent event;
+  // Before the file changes, the store must have admitted both watches.
+  ASSERT_TRUE(watch_a->Read(&event));
+  ASSERT_TRUE(watch_b->Read(&event));
   const auto holder = worker->Lease(&holding, lease);
   v1::LeaseResponse turn;
   ASSERT_TRUE(holder->Read(&turn));
@@ -284,7 +288,6 @@ TEST_F(TenantsTest, RemovedIdentityEndsStreams) {
   EXPECT_EQ(turn.turn(), v1::LeaseResponse::COMPUTE) << "the worker was sent away";
   EXPECT_FALSE(holder->Read(&turn));
   EXPECT_EQ(holder->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  v1::WatchEvent event;
   while (watch_a->Read(&event) || watch_b->Read(&event)) {
   }
   const grpc::Status moved = watch_a->Finish();
