@@ -12,8 +12,9 @@
 namespace hearth {
 
 // Returns a sentence for users if `path` is named like a base model, such as "gemma-3-270m.gguf" or
-// "google/gemma-3-1b-pt", or is in a folder named so; otherwise "".
-std::string BaseModelNote(absl::string_view path);
+// "google/gemma-3-1b-pt", or is in a folder named so; otherwise "". If no part of `path` contains
+// "gemma-3", as in a container's "/models/model", `name` decides: the name that callers see.
+std::string BaseModelNote(absl::string_view path, absl::string_view name = "");
 
 }  // namespace hearth
 

@@ -293,7 +293,7 @@ absl::Status CheckStart(const WorkerFlags& flags) {
 std::vector<std::string> NotesOf(const WorkerFlags& flags, const Engine& engine,
                                  const LoadedTokenizer& tokenizer) {
   std::vector<std::string> notes = engine.config().notes;
-  const std::string base = BaseModelNote(flags.engine.model_dir);
+  const std::string base = BaseModelNote(flags.engine.model_dir, flags.http_model);
   if (!base.empty()) notes.push_back(base);
   for (std::string& note : engine.notes()) notes.push_back(std::move(note));
   notes.insert(notes.end(), tokenizer.notes.begin(), tokenizer.notes.end());
@@ -347,7 +347,7 @@ absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
   options.generator = generator;
   options.admission = admission;
   options.model = ModelName(flags);
-  options.model_note = BaseModelNote(flags.engine.model_dir);
+  options.model_note = BaseModelNote(flags.engine.model_dir, flags.http_model);
   options.version = kVersion;
   options.origins = Words(flags.http_origins);
   auto door = OpenAiServer::Open(std::move(options));

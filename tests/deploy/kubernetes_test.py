@@ -17,6 +17,12 @@ import manifests as m
 KUBERNETES_RELEASES = [f"1.{minor}" for minor in range(27, 38)]
 # Kinds that Kubernetes does not define, so it has no schemas for them.
 CUSTOM_KINDS = {"PodMonitor", "PrometheusRule", "ScaledObject"}
+# The kustomization of an overlay, up to its list of components.
+ON_THE_BASE = """apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: hearth
+resources: [../../base]
+components: """
 # kubernetes_validate would read the schema files again for each object.
 kubernetes_validate.utils.schema_contents = functools.cache(
     kubernetes_validate.utils.schema_contents)
@@ -50,6 +56,26 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual([r for r in KUBERNETES_RELEASES if r + ".0" not in installed], [])
         self.assertEqual(schema_errors([o for folder in m.OVERLAYS for o in m.kustomize(folder)]),
                          [])
+
+    def test_every_folder_builds(self):
+        """The base builds alone, and with each component, also with keda, which no overlay has."""
+        with tempfile.TemporaryDirectory() as folder:
+            tree = pathlib.Path(folder) / "deploy"
+            shutil.copytree(m.ROOT / "deploy", tree)
+
+            def built(name, components):
+                overlay = tree / "kubernetes" / "overlays" / f"test-{name}"
+                overlay.mkdir()
+                (overlay / "kustomization.yaml").write_text(ON_THE_BASE + str(components))
+                return m.kustomize(overlay)
+
+            m.kustomize(m.BASE)
+            base = built("base", [])
+            for path in sorted((m.KUBERNETES / "components").iterdir()):
+                with self.subTest(path.name):
+                    objects = built(path.name, [f"../../components/{path.name}"])
+                    self.assertEqual(schema_errors(objects, KUBERNETES_RELEASES[-1:]), [])
+                    self.assertNotEqual(objects, base)
 
     def test_manifests_pass_all_checks(self):
         for folder in m.OVERLAYS:

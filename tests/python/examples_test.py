@@ -1,4 +1,5 @@
-"""Runs each program of examples/ on a tiny model, and checks the restored tokens that it prints."""
+"""Runs each program of examples/ on a tiny model, and checks the restored tokens that it prints.
+Runs the examples of docs/python.md as they are on the page."""
 
 import json
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 import python_support
+from hearth_procs import make_certificate
 from python_support import PACKAGE, ROOT, PythonTest, prompt
 
 EXAMPLES = ROOT / "examples"
@@ -25,14 +27,18 @@ class Examples(PythonTest):
         return self.worker(self.text_model(context_tokens=8192), self.store.address,
                            pool_bytes=16 << 20).address
 
-    def run_example(self, name, *arguments):
-        """Runs an example; returns its stdout and stderr."""
+    def run_python(self, *arguments):
+        """Runs Python with these arguments; returns its stdout and stderr."""
         done = subprocess.run(
-            [sys.executable, "-B", str(EXAMPLES / name), *map(str, arguments)], cwd=self.folder,
+            [sys.executable, "-B", *map(str, arguments)], cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True,
             check=False)
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-2000:])
         return done.stdout + done.stderr
+
+    def run_example(self, name, *arguments):
+        """Runs an example; returns its stdout and stderr."""
+        return self.run_python(EXAMPLES / name, *arguments)
 
     def restored(self, said):
         return [tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+) tokens", said)]
@@ -82,6 +88,21 @@ class Examples(PythonTest):
         self.assertEqual([self.restored(said)[0] for said in twice], [(0, 300), (256, 300)])
         tokens = [re.findall(r"^\[.*\]$", said, re.M) for said in twice]
         self.assertEqual(tokens[0], tokens[1])
+
+    def test_page_examples_run_as_pasted(self):
+        """Replaces only the addresses of the worker and of the store."""
+        here = {"127.0.0.1:7070": self.start_worker(), "127.0.0.1:7080": self.store.address}
+        make_certificate(self.folder, "ca")  # the last example names ca.pem and token
+        (self.folder / "token").write_text("secret")
+        page = (ROOT / "docs" / "python.md").read_text()
+        said = []
+        for program in re.findall(r"```python\n(.*?)```", page, re.S):
+            for shown, address in here.items():
+                program = program.replace(shown, address)
+            said.append(self.run_python("-c", program))
+        self.assertEqual(len(said), 4)
+        self.assertRegex(said[0], r"\d+ of \d+ tokens restored\n$")
+        self.assertEqual(said[1:], ["", f"2048 {2 * 128 * 256 * 4}\n", ""])
 
 
 if __name__ == "__main__":

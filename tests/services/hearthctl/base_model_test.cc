@@ -23,5 +23,15 @@ TEST(BaseModelNoteTest, OtherNames_GiveNoNote) {
   }
 }
 
+TEST(BaseModelNoteTest, GivenNameDecidesForNamelessFile) {
+  EXPECT_THAT(BaseModelNote("/models/model", "gemma-3-270m"),
+              ::testing::StartsWith("gemma-3-270m is a base model: "));
+  EXPECT_EQ(BaseModelNote("/models/model", "gemma-3-270m-it"), "");
+  EXPECT_EQ(BaseModelNote("/models/model", "lighthouse"), "");
+  EXPECT_EQ(BaseModelNote("models/gemma-3-270m-it.gguf", "gemma-3-270m"), "");
+  EXPECT_THAT(BaseModelNote("models/gemma-3-1b-pt.gguf", "lighthouse"),
+              ::testing::StartsWith("gemma-3-1b-pt.gguf is a base model: "));
+}
+
 }  // namespace
 }  // namespace hearth

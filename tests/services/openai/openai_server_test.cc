@@ -888,6 +888,8 @@ TEST_F(OpenAiServerTest, ForeignHostOrOriginIsForbidden) {
   EXPECT_EQ(status("Origin: http://localhost\r\n"), 403);
   EXPECT_EQ(status("Host: localhost\r\nOrigin: https://evil.example.com\r\n"), 403);
   EXPECT_EQ(status("Host: localhost\r\nOrigin: http://localhost\r\n"), 200);
+  EXPECT_THAT(Ask("GET /v1/models", "Host: evil.example.com\r\n").body,
+              HasSubstr("is not a name of this server; add it to --http-hosts"));
 }
 
 constexpr char kListedOrigin[] = "Host: localhost\r\nOrigin: https://chat.example.com\r\n";
