@@ -196,8 +196,9 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
   if (restored.ok()) wrong = DifferingObjects(layout_, boundary, *audit_->kv, **kv);
   model_->Release(*std::move(kv));
   if (!restored.ok()) return restored;
-  counters_->Add(EngineCounter::kAudits);
   if (!wrong.empty()) QuarantineWrong(std::move(wrong), cache);
+  // Count the audit last, so that an observer of this counter sees the other counters' changes.
+  counters_->Add(EngineCounter::kAudits);
   End();
   return absl::OkStatus();
 }

@@ -108,21 +108,24 @@ TEST(EngineBatchTest, LongPromptSharesStepsWithDecoding) {
   options.max_running = 9;
   options.speculate = 0;  // a correct guess could end a sequence too early
   TestWorker worker(BatchDir(), options, nullptr, /*with_cache=*/false);
-  // The tenth token of the last sequence blocks the engine until the long prompt is submitted. At
-  // this time all eight sequences decode.
-  absl::Notification all_decode, submitted;
+  // The first token blocks the engine until all eight sequences are submitted, so that no sequence
+  // ends before the last one decodes. The tenth token of the last sequence blocks the engine until
+  // the long prompt is submitted. At this time all eight sequences decode.
+  absl::Notification eight_submitted, all_decode, submitted;
   std::vector<std::unique_ptr<Collector>> decoding;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     decoding.push_back(std::make_unique<Collector>());
-    if (seed == 8) {
-      decoding.back()->on_token = [&](size_t number) {
-        if (number == 10) all_decode.Notify();
-        if (number == 10) submitted.WaitForNotification();
-        return true;
-      };
-    }
+    decoding.back()->on_token = [&, seed](size_t number) {
+      eight_submitted.WaitForNotification();
+      if (seed == 8 && number == 10) {
+        all_decode.Notify();
+        submitted.WaitForNotification();
+      }
+      return true;
+    };
     worker.Submit(Request(Prompt(20, seed), {}, 480), decoding.back().get());
   }
+  eight_submitted.Notify();
   all_decode.WaitForNotification();
   Collector prompt;
   std::map<std::string, uint64_t> begun, ended;

@@ -1,5 +1,7 @@
 // If a cache fails, returns wrong data or is slow, requests take longer but have the same results.
 
+#include <atomic>
+#include <memory>
 #include <stdexcept>
 
 #include "gmock/gmock.h"
@@ -40,6 +42,31 @@ class EngineFaultsTest : public testing::Test {
     EXPECT_EQ(run.tokens, cold_->tokens);
   }
 
+  // A worker whose first fetch is blocked in the cache until this object is destroyed.
+  struct BlockedFetch {
+    ~BlockedFetch() { release.Notify(); }
+    absl::Notification release;
+    std::atomic<bool> has_begun{false};
+    std::unique_ptr<TestWorker> worker;  // destroyed first, because it waits for the fetch
+  };
+  // Runs the request. If the fetch thread starts after the fetch budget has passed, the fetch does
+  // not call the cache: then another worker, with twice the budget, runs the request again.
+  std::unique_ptr<BlockedFetch> RunWithBlockedFetch(EngineOptions options) {
+    for (options.cache.fetch_budget = absl::Milliseconds(5);; options.cache.fetch_budget *= 2) {
+      auto blocked = std::make_unique<BlockedFetch>();
+      cache_->before_fetch = [fetch = blocked.get()] {
+        fetch->has_begun = true;
+        fetch->release.WaitForNotification();
+      };
+      blocked->worker = std::make_unique<TestWorker>(FaultyDir(), options, cache_);
+      ExpectComputed(*blocked->worker->Run(request_));
+      if (blocked->has_begun) return blocked;
+      if (options.cache.fetch_budget < kHang) continue;
+      ADD_FAILURE() << "no fetch called the cache";
+      return blocked;
+    }
+  }
+
   EngineRequest request_;
   std::shared_ptr<MemoryPrefixCache> cache_;
   std::unique_ptr<Collector> cold_;
@@ -51,16 +78,8 @@ TEST_F(EngineFaultsTest, CorrectCacheServesThePrefix) {
 }
 
 TEST_F(EngineFaultsTest, LateFetchIsComputedInstead) {
-  absl::Notification release;
-  EngineOptions options = NoPool();
-  options.cache.fetch_budget = absl::Milliseconds(20);
-  TestWorker worker(FaultyDir(), options, cache_);
-  cache_->before_fetch = [&] { release.WaitForNotification(); };
-  const auto run = worker.Run(request_);
-  ExpectComputed(*run);
-  EXPECT_EQ(worker.Counter("fetch_timeouts"), 1u);
-  release.Notify();
-  worker.Stop();
+  const std::unique_ptr<BlockedFetch> blocked = RunWithBlockedFetch(NoPool());
+  EXPECT_EQ(blocked->worker->Counter("fetch_timeouts"), 1u);
 }
 
 TEST_F(EngineFaultsTest, ZeroFetchBudgetNeverWaits) {
@@ -75,16 +94,11 @@ TEST_F(EngineFaultsTest, ZeroFetchBudgetNeverWaits) {
 }
 
 TEST_F(EngineFaultsTest, BlockedFetchThreadsDelayNoRequest) {
-  absl::Notification release;
   EngineOptions options = NoPool();
-  options.cache.fetch_budget = absl::Milliseconds(5);
   options.max_running = 1;  // one fetch thread, and one fetch may wait for it
-  TestWorker worker(FaultyDir(), options, cache_);
-  cache_->before_fetch = [&] { release.WaitForNotification(); };
-  for (int i = 0; i < 4; ++i) ExpectComputed(*worker.Run(request_));
-  EXPECT_EQ(worker.Counter("fetch_timeouts"), 4u);
-  release.Notify();
-  worker.Stop();
+  const std::unique_ptr<BlockedFetch> blocked = RunWithBlockedFetch(options);
+  for (int i = 0; i < 3; ++i) ExpectComputed(*blocked->worker->Run(request_));
+  EXPECT_EQ(blocked->worker->Counter("fetch_timeouts"), 4u);
 }
 
 TEST_F(EngineFaultsTest, CacheExceptionIsAMiss) {

@@ -377,10 +377,12 @@ TEST(InvariantClassTest, RequestAbortsRunningAudit) {
     answered.WaitForNotification();
   };
   TestWorker worker(dir, options, publisher.cache());
-  // Let the fetch of the first audit return, and give the second audit time to use its result by
-  // mistake.
+  // The fetches of all audits run on one thread, so the fetch of the first audit has returned. Two
+  // requests make the engine run rounds in which the second audit could use its result by mistake.
   meanwhile = [&] {
-    for (int i = 0; i < 2000 && worker.Counter("audits") == 0; ++i) std::this_thread::yield();
+    EngineRequest uncached = Request(Prompt(5), {}, 1);
+    uncached.cache = CacheMode::kOff;
+    for (int i = 0; i < 2; ++i) worker.Run(uncached);
   };
   EngineRequest request = Request(Prompt(100));
   request.cache = CacheMode::kRead;

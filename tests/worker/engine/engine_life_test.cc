@@ -1,6 +1,7 @@
 // The life of a request: limits, cache modes, cancellation in every phase, deadlines, draining,
 // sampling.
 
+#include <memory>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -100,16 +101,19 @@ TEST(EngineLifecycleTest, BusyTenantDoesNotBlockAnother) {
   many.tenant = "many";
   few.tenant = "few";
   EngineCallbacks ignored;
-  ignored.on_started = [](const StartedInfo&) {};
   ignored.on_token = [](const SampledToken&) { return true; };
   ignored.on_finished = [](const FinishedInfo&) {};
   ignored.on_error = [](const absl::Status&) {};
   ignored.on_published = [](const PublishOutcome&) {};
   int refused = 0;
   for (int round = 0; round < 5; ++round) {
+    // The engine is blocked until all requests are submitted, so the queue becomes full.
+    const auto submitted = std::make_shared<absl::Notification>();
+    ignored.on_started = [submitted](const StartedInfo&) { submitted->WaitForNotification(); };
     for (int i = 0; i < 100; ++i) refused += worker->Submit(many, ignored).ok() ? 0 : 1;
     Collector other;
     worker.Submit(few, &other);  // aborts the test if the request is refused
+    submitted->Notify();
     other.WaitEnd();
     EXPECT_TRUE(other.error.ok()) << other.error;
   }

@@ -168,6 +168,10 @@ uint64_t KvBytesOf(const EngineOptions& options, const std::string& dir, uint64_
   return chunks * ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
 }
 
+// With a cache, the threads that fetch and publish decide how many requests run at a time. If these
+// threads are slow, a run may need no preemption; then another run follows.
+constexpr int kMostRuns = 50;
+
 void ExpectSameInLittleMemory(const std::string& dir, EngineOptions options,
                               const std::vector<Asked>& asked, uint64_t chunks) {
   TestWorker roomy(dir, options);
@@ -177,17 +181,21 @@ void ExpectSameInLittleMemory(const std::string& dir, EngineOptions options,
   for (const uint64_t pool : {kPoolBytes, uint64_t{0}}) {
     SCOPED_TRACE(pool);
     options.memory.pool_bytes = pool;
-    TestWorker tight(dir, options, nullptr, /*with_cache=*/pool > 0);
-    ExpectSame(RunAll(&tight, asked), want);
-    EXPECT_GT(tight.Counter("preemptions"), 0u);
-    EXPECT_LE(tight->Stats().kv_used_bytes, options.memory.kv_bytes);
-    EXPECT_TRUE(pool > 0 || tight.Counter("recomputed_tokens") > 0);
-    EXPECT_EQ(tight.Counter("prompt_tokens"), roomy.Counter("prompt_tokens"));
-    EXPECT_EQ(tight.Counter("generated_tokens"), roomy.Counter("generated_tokens"));
-    EXPECT_EQ(tight.Counter("nondeterminism"), 0u);
-    tight->Drain(absl::InfiniteFuture());
-    EXPECT_EQ(tight->Stats().staged_bytes, 0u);
-    EXPECT_EQ(tight->Stats().running, 0u);
+    uint64_t preemptions = 0;
+    for (int run = 0; run < kMostRuns && preemptions == 0 && !testing::Test::HasFailure(); ++run) {
+      TestWorker tight(dir, options, nullptr, /*with_cache=*/pool > 0);
+      ExpectSame(RunAll(&tight, asked), want);
+      preemptions = tight.Counter("preemptions");
+      EXPECT_LE(tight->Stats().kv_used_bytes, options.memory.kv_bytes);
+      EXPECT_TRUE(pool > 0 || tight.Counter("recomputed_tokens") > 0);
+      EXPECT_EQ(tight.Counter("prompt_tokens"), roomy.Counter("prompt_tokens"));
+      EXPECT_EQ(tight.Counter("generated_tokens"), roomy.Counter("generated_tokens"));
+      EXPECT_EQ(tight.Counter("nondeterminism"), 0u);
+      tight->Drain(absl::InfiniteFuture());
+      EXPECT_EQ(tight->Stats().staged_bytes, 0u);
+      EXPECT_EQ(tight->Stats().running, 0u);
+    }
+    EXPECT_GT(preemptions, 0u);
   }
 }
 

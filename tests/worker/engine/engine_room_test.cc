@@ -1,6 +1,7 @@
 // KV memory: requests wait in order if memory is short. engine_preemption_test.cc tests preemption.
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -107,12 +108,16 @@ TEST(EngineKvMemoryTest, CancelledWaiterLetsNextStart) {
 TEST(EngineKvMemoryTest, RequestWaitsForPublishMemory) {
   auto slow = std::make_shared<MemoryPrefixCache>(
       TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
-  absl::Notification release;
-  slow->before_publish = [&] { release.WaitForNotification(); };
+  absl::Notification publishes, release;
+  slow->before_publish = [&] {
+    publishes.Notify();
+    release.WaitForNotification();
+  };
   TestWorker worker(RoomDir(), Room(6), slow);
   Collector first, second;
   worker.Submit(Request(Prompt(150), {}, 0), &first);
   first.WaitEnd();
+  publishes.WaitForNotification();  // a publish that has not begun would be dropped
   EXPECT_GT(worker->Stats().kv_used_bytes, 0u);
   worker.Submit(Uncached(Prompt(100, 2), 9), &second);
   release.Notify();
@@ -187,8 +192,13 @@ TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
   const std::string& dir = ModelDir(geometry);
   const KvLayout layout = TestWorker(dir, InvariantOptions(), nullptr, false)->layout();
   auto slow = std::make_shared<MemoryPrefixCache>(layout);
-  absl::Notification release;
-  slow->before_publish = [&] { release.WaitForNotification(); };
+  // Both threads of the publisher hold a publish while further publishes wait.
+  absl::Notification both_publish, release;
+  std::atomic<int> publishes{0};
+  slow->before_publish = [&] {
+    if (++publishes == 2) both_publish.Notify();
+    release.WaitForNotification();
+  };
   const uint64_t chunk = ChunkBytes(layout);
   EngineOptions options = Room(400);
   options.memory.staging_bytes = 12 * chunk;  // memory for two prompts of six chunks
@@ -200,10 +210,11 @@ TEST(EngineKvMemoryTest, SlowStoreDropsOldestPublish) {
     request.cache = CacheMode::kWrite;
     worker.Submit(request, runs.back().get());
     runs.back()->WaitEnd();
+    if (seed == 2) both_publish.WaitForNotification();
   }
   EXPECT_LE(worker->Stats().kv_used_bytes, (2 + 2) * 6 * chunk);
   const uint64_t dropped = worker.Counter("publishes_dropped");
-  EXPECT_GE(dropped, 4u);
+  EXPECT_EQ(dropped, 4u);
   release.Notify();
   uint64_t noted = 0;
   for (const auto& run : runs) {

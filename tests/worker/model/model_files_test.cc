@@ -312,6 +312,20 @@ class DigestTest : public CheckpointTest {
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     return *loaded;
   }
+  // Returns the time of the last change of the weights' file, from the file system's clock.
+  absl::Time ChangedAt() const {
+    struct stat info {};
+    EXPECT_EQ(stat(file_.c_str(), &info), 0);
+    return absl::TimeFromTimespec(info.st_ctim);
+  }
+  // Writes the weights' file. Two changes within one tick of the file system's clock have the same
+  // time, so this function writes the file until its time differs.
+  void Change(const std::string& bytes) const {
+    const absl::Time before = ChangedAt();
+    do {
+      WriteAll(file_, bytes);
+    } while (ChangedAt() == before);
+  }
   std::string Remembered() {
     std::error_code missing;
     for (const auto& entry : std::filesystem::directory_iterator(cache_, missing)) {
@@ -345,7 +359,7 @@ TEST_F(DigestTest, ChangeWithSameMtimeIsDetected) {
   ASSERT_EQ(stat(file_.c_str(), &before), 0);
   std::string flipped = bytes_;
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
-  WriteAll(file_, flipped);
+  Change(flipped);
   const timespec times[2] = {before.st_atim, before.st_mtim};
   ASSERT_EQ(utimensat(AT_FDCWD, file_.c_str(), times, 0), 0);
   const RememberedDigest second = Digest();
@@ -359,7 +373,7 @@ TEST_F(DigestTest, FileChangeDuringLoadAborts) {
   const auto later = absl::Now() + absl::Hours(1);
   for (const bool is_remembered : {false, true}) {
     if (is_remembered) Digest();
-    const auto loaded = Load(later, [&] { WriteAll(file_, other); });
+    const auto loaded = Load(later, [&] { Change(other); });
     EXPECT_EQ(loaded.status().code(), absl::StatusCode::kAborted) << is_remembered;
     EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(file_ + ": changed while"));
     WriteAll(file_, bytes_);
@@ -378,8 +392,11 @@ TEST_F(DigestTest, FileChangeDuringLoadAborts) {
 }
 
 TEST_F(DigestTest, RecentlyChangedFilesAreNotCached) {
-  Digest(absl::Now());
+  const absl::Time old_enough = ChangedAt() + absl::Seconds(2);
+  Digest(old_enough - absl::Nanoseconds(1));
   EXPECT_EQ(Remembered(), "");
+  Digest(old_enough);
+  EXPECT_NE(Remembered(), "");
 }
 
 TEST_F(DigestTest, DamagedCacheFileIsIgnored) {

@@ -37,6 +37,8 @@ TEST(AllocateAlignedTest, LivingBlocksNeverOverlap) {
 
 TEST(AllocateAlignedTest, FreedLargeBlockIsReused) {
   constexpr size_t kBytes = 3 << 20;
+  SetRecycledLimit(0);  // frees the blocks that earlier tests of this process left
+  SetRecycledLimit(kLeastRecycledLimit);
   std::byte* address = nullptr;
   {
     std::shared_ptr<std::byte[]> block = AllocateAligned(kBytes);
