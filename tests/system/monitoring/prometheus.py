@@ -17,12 +17,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from log_waits import wait_for_log  # noqa: E402  (path set above)
 from redis_process import SKIPPED, free_port  # noqa: E402
-from system_support import ROOT  # noqa: E402
+from system_support import LONG_S, ROOT  # noqa: E402
 
 PROGRAM = shutil.which("prometheus")
 MONITORING = ROOT / "deploy/monitoring"
-LONG_S = 120  # time limit of a wait; only a hanging process reaches it
-EVERY = "250ms"
+EVERY = "1s"  # long enough for a busy process to answer a scrape
 
 
 def skip_without_prometheus():
@@ -49,7 +48,7 @@ class Prometheus:
             {"groups": [{"name": "hearth", "rules": rules}]}))
         config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": EVERY, "scrape_timeout": EVERY,
-                            "evaluation_interval": EVERY}
+                            "evaluation_interval": "250ms"}
         processes = {"hearth-store": stores, "hearth-worker": workers}
         for job in config["scrape_configs"]:
             del job["dns_sd_configs"]
