@@ -293,7 +293,7 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
   LyingRedis redis;
   // The silence is much shorter than the time budget of a lookup: if a load seems too slow for the
   // budget, lookups try it only once a second.
-  redis_.silence = absl::Seconds(1);
+  redis_.connect_wait = redis_.silence = absl::Seconds(1);
   redis_.probe_pause = absl::Milliseconds(5);
   host_bytes_ = kMiB / 2;
   model_ = KitModel().Make();
