@@ -56,7 +56,6 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     clock_.Advance(later);
     stepped()->UpkeepStep();
     executor_->RunAll();
-    AwaitRocksDb();
   }
   // Publishes until about the fraction `share` of the limit is stored.
   void Fill(double share) {
@@ -126,7 +125,10 @@ TEST_P(StoreVolume, PublishesKeepTenthOfVolumeFree) {
     const absl::Status taken = Publish(seed);
     ASSERT_TRUE(taken.ok()) << seed << ": " << taken;
     published = Counted("published_bytes");
-    if (seed % 4 == 0) Upkeep();
+    if (seed % 4 == 0) {
+      Upkeep();
+      AwaitRocksDb();
+    }
     ASSERT_GT(disk_.room(), kVolumeBytes / 10) << seed;
     ASSERT_EQ(Fetch(seed), 64u);
   }
