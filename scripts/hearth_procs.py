@@ -17,7 +17,7 @@ import subprocess
 import time
 
 START_TIMEOUT_S = 180  # long enough for a cold page cache and a first digest of the weights
-STOP_TIMEOUT_S = 20
+STOP_TIMEOUT_S = 180
 
 
 class ProcessFailed(RuntimeError):
@@ -155,6 +155,6 @@ class Cluster:
 
     def generate(self, address, token_ids, *flags, max_new_tokens=1):
         # --wait retries: on a busy machine, the first connect can fail.
-        return self.ctl("generate", "--worker", address, "--wait", "10", "--token-ids",
+        return self.ctl("generate", "--worker", address, "--wait", "120", "--token-ids",
                         ",".join(map(str, token_ids)), "--max-new-tokens", max_new_tokens,
                         "--ignore-eos", *flags)

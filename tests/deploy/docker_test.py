@@ -168,7 +168,7 @@ class ScriptsTest(unittest.TestCase):
 
         def status(*pages):
             ports = [str(server.server_address[1]) for server in pages]
-            return subprocess.run(["bash", DOCKER / "healthcheck.sh", *ports], timeout=60,
+            return subprocess.run(["bash", DOCKER / "healthcheck.sh", *ports], timeout=240,
                                   capture_output=True).returncode
 
         metrics, api = page(metrics=200), page(health=200)

@@ -117,7 +117,7 @@ def flags_by_command():
     for program in PROGRAMS:
         how = "reference" if program == "hearthctl" else "--reference"
         text = subprocess.run([str(m.BIN / program), how], check=True, capture_output=True,
-                              text=True, timeout=60).stdout
+                              text=True, timeout=240).stdout
         for section in re.split(r"^#{2,3} ", text, flags=re.M)[1:]:
             rows = re.findall(r"^\| (`-.*?) \|(.*)$", section, re.M)
             shown = {flag for cell, _ in rows for flag in re.findall(r"`(--?[\w-]+)`", cell)}
@@ -412,13 +412,13 @@ class DocsTest(unittest.TestCase):
                 address = (folder / "metrics").read_text().strip()
                 subprocess.run([str(m.BIN / "hearthctl"), "stats", "--store",
                                 re.search(r"address=(\S+)", line).group(1)],
-                               check=True, capture_output=True, timeout=60)
+                               check=True, capture_output=True, timeout=240)
                 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-                with direct.open(f"http://{address}/metrics", timeout=30) as page:
+                with direct.open(f"http://{address}/metrics", timeout=240) as page:
                     text = page.read().decode()
             finally:
                 store.send_signal(signal.SIGTERM)
-                store.communicate(timeout=60)
+                store.communicate(timeout=240)
             self.assertEqual(store.returncode, 0)
         # The page includes counters of the gpu tier, which are served even without a GPU.
         served = set(re.findall(r"^# TYPE (\w+)", text, re.M))

@@ -53,7 +53,7 @@ class FlagsTest(unittest.TestCase):
         """Runs `hearthctl warm` with a list of prompts, without a worker; returns its error."""
         run = subprocess.run([str(m.BIN / "hearthctl"), "warm", "--file", str(path), "--worker",
                               "unix:" + str(pathlib.Path(path).parent / "nobody")],
-                             capture_output=True, text=True, timeout=60)
+                             capture_output=True, text=True, timeout=240)
         self.assertNotEqual(run.returncode, 0)
         return run.stderr
 

@@ -110,7 +110,7 @@ def help_text(*command):
     if not binary.exists():
         raise FileNotFoundError(f"{binary} is not built")
     return subprocess.run([str(binary), *command[1:], "--help"], check=True, capture_output=True,
-                          text=True, timeout=60).stdout
+                          text=True, timeout=240).stdout
 
 
 def flags_in(text):

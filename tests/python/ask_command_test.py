@@ -51,6 +51,8 @@ class FakeWorker:
         self.generated, self.prefilled, self.weights = [], [], "aa"
         self.finds, self.full_for, self.most_answers = 0, 0, 1000
         self.unanswerable, self.lock = "nothing ends so", threading.Lock()
+        self.may_continue = threading.Event()  # the second and later answers wait for it
+        self.may_continue.set()
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
         self._server.add_generic_rpc_handlers([self])
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -87,6 +89,8 @@ class FakeWorker:
             if self.most_answers < 0:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down")
             self.generated.append(request)
+        if len(self.generated) > 1:
+            self.may_continue.wait()
         found = self.finds if request.cache == pb.CACHE_MODE_READ else 0
         yield pb.GenerateResponse(started=pb.Started(
             prompt_tokens=len(rendered(request.prompt)), cached_tokens=found))
@@ -325,7 +329,9 @@ class AskCommand(unittest.TestCase):
 
     def ended_early(self, end, code):
         """Calls end(program) after the first of 200 answers. Returns what the program then prints
-        to stderr."""
+        to stderr. The worker answers no second question before that."""
+        self.worker.may_continue.clear()
+        self.addCleanup(self.worker.may_continue.set)
         self.write("questions", "".join(f'{{"ending": " {i}"}}\n' for i in range(200)))
         with subprocess.Popen(
                 [sys.executable, "-B", "-m", "hearth_cache.ask", "--worker", self.worker.address,
@@ -335,6 +341,7 @@ class AskCommand(unittest.TestCase):
             program.stdout.readline()
             end(program)
             program.stdout.close()
+            self.worker.may_continue.set()
             said = program.stderr.read()
         self.assertEqual(program.returncode, code)
         self.assertNotIn("Traceback", said)

@@ -5,7 +5,7 @@ name."""
 import itertools
 
 import python_support
-from python_support import prompt
+from python_support import LONG_S, prompt
 from transformers_support import NEW_TOKENS, TOLERANCE, TransformersTest
 
 import tokenizers
@@ -94,7 +94,7 @@ class Generate(TransformersTest):
         words = {f"w{number}": number for number in range(self.loaded.config.vocab_size)}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
         streamer = transformers.TextIteratorStreamer(transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer), skip_prompt=True, timeout=60)
+            tokenizer_object=tokenizer), skip_prompt=True, timeout=LONG_S)
         answer = self.greedy(self.prefixes.generate, self.ids[0].tolist(), streamer=streamer)
         self.assertEqual("".join(streamer).split(), [f"w{one}" for one in answer[150:]])
 

@@ -7,14 +7,14 @@ import sys
 import unittest
 
 import python_support
-from python_support import PACKAGE, ROOT
+from python_support import LONG_S, PACKAGE, ROOT
 
 # {module: required flags}
 PROGRAMS = {"hearth_cache.ask": ("--context", "a", "--questions", "b"), "hearth_cache.events": ()}
 
 
 def run(module, *words):
-    return subprocess.run([sys.executable, "-B", "-m", module, *words], timeout=60, text=True,
+    return subprocess.run([sys.executable, "-B", "-m", module, *words], timeout=LONG_S, text=True,
                           env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True,
                           check=False)
 

@@ -22,7 +22,7 @@ PACKAGE = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(PACKAGE))
 
 import system_support  # noqa: E402  (paths set above)
-from system_support import CHUNK_TOKENS, ROOT, SystemTest, prompt  # noqa: E402
+from system_support import CHUNK_TOKENS, LONG_S, ROOT, SystemTest, prompt  # noqa: E402
 
 
 class PythonTest(SystemTest):
@@ -35,4 +35,4 @@ class PythonTest(SystemTest):
 
 main = system_support.main
 
-__all__ = ["CHUNK_TOKENS", "PACKAGE", "PythonTest", "ROOT", "main", "prompt"]
+__all__ = ["CHUNK_TOKENS", "LONG_S", "PACKAGE", "PythonTest", "ROOT", "main", "prompt"]

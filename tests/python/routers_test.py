@@ -57,7 +57,7 @@ class Bridge:
 
     def stop(self, how=signal.SIGTERM):
         self.popen.send_signal(how)
-        _, rest = self.popen.communicate(timeout=60)
+        _, rest = self.popen.communicate(timeout=LONG_S)
         return self.popen.returncode, rest
 
     def kill(self):
@@ -128,9 +128,10 @@ class RoutersOnWorker(RoutersTest):
         early = self.router(bridge)
         early.wait_for(lambda: early.matched_tokens(first) == LAST_CHUNK)
         prompts = [self.publish(seed) for seed in range(2, 6)]
+        # When the early router has all batches, the late one misses only what came before it.
+        early.wait_for(lambda: early.matched_tokens(prompts[-1]) == LAST_CHUNK)
         late = self.router(bridge)
-        for router in (late, early):
-            router.wait_for(lambda r=router: r.matched_tokens(prompts[-1]) == LAST_CHUNK)
+        late.wait_for(lambda: late.matched_tokens(prompts[-1]) == LAST_CHUNK)
         self.assertEqual(late.blocks, early.blocks)
         self.assertEqual(late.replays, 1)
         for ids in [first] + prompts:
@@ -182,7 +183,7 @@ class RoutersOnStore(RoutersTest):
     @staticmethod
     def connect(address):
         host, port = address.removeprefix("tcp://").rsplit(":", 1)
-        return socket.create_connection((host, int(port)), timeout=60)
+        return socket.create_connection((host, int(port)), timeout=LONG_S)
 
     def test_garbage_connections_use_bounded_memory(self):
         bridge = self.bridge(self.store)
@@ -209,7 +210,7 @@ class RoutersOnStore(RoutersTest):
     def test_refusing_store_ends_bridge(self):
         bridge = self.bridge(self.store, "--tenant", "another")
         bridge.wait_for_line("hearth_cache.events: PERMISSION_DENIED")
-        self.assertEqual(bridge.popen.wait(timeout=60), 1)
+        self.assertEqual(bridge.popen.wait(timeout=LONG_S), 1)
 
     def test_invalid_flag_exits_2(self):
         for flags, reason in ((["--zmq", "localhost 5557"], "localhost 5557: Invalid argument"),
@@ -219,7 +220,7 @@ class RoutersOnStore(RoutersTest):
                               (["--tls-cert", "a"], "tls_key")):
             done = subprocess.run([sys.executable, "-B", "-m", "hearth_cache.events", *flags],
                                   env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-                                  capture_output=True, text=True, timeout=60, check=False)
+                                  capture_output=True, text=True, timeout=LONG_S, check=False)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertRegex(done.stderr, f"^hearth_cache.events: .*{re.escape(reason)}.*\n$")
 

@@ -10,7 +10,7 @@ import unittest
 import python_support
 import xxhash
 from calls_test import ScriptedServer
-from python_support import CHUNK_TOKENS, ROOT, PythonTest, prompt
+from python_support import CHUNK_TOKENS, LONG_S, ROOT, PythonTest, prompt
 
 from hearth_cache import (
     AsyncStore, AsyncWorker, Conflict, DataLoss, Fingerprint, Layout, NotFound,
@@ -21,7 +21,6 @@ from hearth_cache.v1 import cache_store_pb2
 LAYOUT = Layout("llgl", 24, 2, 16, "float32", CHUNK_TOKENS)
 PRINT = Fingerprint.of(LAYOUT, {"engine": "made up", "scale": 0.5})
 OTHER = Fingerprint.of(LAYOUT, {"engine": "another", "scale": 0.5})
-LONG_S = 60
 
 
 def needed_bytes(boundary):

@@ -1,15 +1,18 @@
 """Shared by tests of PrefixCache: a store, a tiny model with sliding windows, and answers of
 transformers without a cache."""
 
-from python_support import PythonTest
+from python_support import LONG_S, PythonTest
 
+import hearth_cache.transformers
 import torch
 import transformers
-from hearth_cache import Store
+from hearth_cache import Store, _engines
 from hearth_cache.transformers import PrefixCache
 from transformers import DynamicCache
 
 transformers.utils.logging.disable_progress_bar()
+# On a busy machine, a load or save may take longer than usual; the prompt would then be computed.
+_engines.LOAD_DEADLINE_S = hearth_cache.transformers.SAVE_DEADLINE_S = LONG_S
 
 CHUNK = 16
 NEW_TOKENS = 8

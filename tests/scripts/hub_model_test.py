@@ -312,10 +312,10 @@ class HubModelTest(unittest.TestCase):
                         for _ in range(2)]
                 for one in both:
                     one.start()
-                self.assertTrue(waits.wait(30))
+                self.assertTrue(waits.wait(100))
                 self.state.open.set()
                 for one in both:
-                    one.join(30)
+                    one.join(100)
         self.assertEqual(ends, [None, None])
         self.assert_complete(0)
         self.assertEqual(len(self.state.ranges), 1)

@@ -51,10 +51,23 @@ expect "the status says so" test "$STATUS" = 1
 run 'both() { echo "$BASHPID" >group; sleep 60 & sleep 61; }
   bad() { until [[ -s group ]]; do :; done; false; }
   piece long Long 1 "" both; piece bad Bad 1 "" bad; run_plan'
-expect "an end leaves no process behind" bash -c "! kill -0 -- -$(<"$FOLDER/group") 2>/dev/null"
+# has_ended GROUP: waits until no process of the group is left. A killed process exists until its
+# parent has read its status.
+has_ended() {
+  local poll
+  for ((poll = 0; poll < 6000; ++poll)); do
+    kill -0 -- "-$1" 2>/dev/null || return 0
+    read -rt 0.01 <> <(:) || true
+  done
+  return 1
+}
+expect "an end leaves no process behind" has_ended "$(<"$FOLDER/group")"
 
-run 'ninja_like() { echo "[1/4] a"; sleep 2.5; echo "[4/4] d"; }
-  piece build-x Compile 2 "" ninja_like; piece other Other 1 "" sleep 2.5; run_plan'
+# The pieces end after the log has got a line.
+run 'is_logged() { until grep -q "1 of 4" shown; do :; done; }
+  ninja_like() { echo "[1/4] a"; is_logged; echo "[4/4] d"; }
+  piece build-x Compile 2 "" ninja_like; piece other Other 1 "" is_logged
+  run_plan >shown 2>&1; cat shown'
 expect "a log gets lines with the expected time and ninja's count" says "s: Compile, 1 of 4; Other"
 
 for make in make_model make_checkpoint; do

@@ -14,6 +14,7 @@ import hostile_calls
 import system_support
 from hostile_calls import HALF_SENT, WORKER_HALF_SENT
 from http2_peer import PING, Http2Peer, bytes_exchanged, frame
+from log_waits import wait_for_log
 from system_support import SystemTest
 
 MIB = 1 << 20
@@ -103,7 +104,7 @@ class Hostile(SystemTest):
         while memory(server, "VmRSS") > before + limits_bytes + BESIDE_BYTES // 2:
             self.assertLess(time.monotonic(), end, server.log_tail())
             honest()
-        self.assertIn("unfinished messages", server.log_path.read_text())
+        wait_for_log(server, lambda text: "unfinished messages" in text)
         self.assertEqual(server.stop(), 0, server.log_tail())
 
     def peer(self, server, paths):
@@ -143,7 +144,7 @@ class Hostile(SystemTest):
         for peer in peers:
             peer.step()
         honest()
-        self.assertIn("connection refused", server.log_path.read_text())
+        wait_for_log(server, lambda text: "connection refused" in text)
 
 
 class Store(Hostile):
@@ -193,7 +194,7 @@ class Store(Hostile):
             self.assertLess(memory(store, "VmHWM"), most)
         for peer in peers:
             peer.close()
-        self.cluster.ctl("stats", "--store", store.address, "--wait", "60")
+        self.cluster.ctl("stats", "--store", store.address, "--wait", LONG_S)
 
     def test_huge_announced_length_is_cut_off(self):
         store = self.store()
@@ -234,7 +235,7 @@ class Store(Hostile):
             if peer.unsent_bytes() < MIB:
                 peer.send_bytes(frame(PING, 0, 0, bytes(8)) * (MIB // 17))
             peer.step(0.01)
-        self.assertIn("unfinished messages of", store.log_path.read_text())
+        wait_for_log(store, lambda text: "unfinished messages of" in text)
         self.honest(store)
 
     def test_compressed_messages_are_not_decompressed(self):
@@ -283,8 +284,8 @@ class Store(Hostile):
     def check_survives(self, store, attack, name):
         units = self.FEW.get(name, 40)
         def honest():
-            self.cluster.ctl("stats", "--store", store.address, "--wait", "10", "--token-file",
-                             self.folder / "honest")
+            self.cluster.ctl("stats", "--store", store.address, "--wait", LONG_S,
+                             "--token-file", self.folder / "honest")
         arrivals = Arrivals()
         for i in range(units):
             attack.unit()

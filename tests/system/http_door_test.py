@@ -18,11 +18,11 @@ import urllib.request
 import system_support
 from hearth_procs import make_certificate
 from http_worker import VOCABULARY, HttpWorker, request_bytes
+from system_support import LONG_S
 
 SCALE = int(os.environ.get("HEARTH_DOOR_SCALE", "1"))
 SEED = int(os.environ.get("HEARTH_DOOR_SEED", "1"))
 MIB = 1 << 20
-LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 COMPLETIONS = "/v1/completions"
 WORDS = "the keeper of the light climbs stairs before evening comes and trims lamp wind sea".split()
 
@@ -62,14 +62,14 @@ class Counts(HttpWorker):
             written += details["cache_write_tokens"]
         self.assertGreater(cached, 0)
         self.assertGreater(written, 0)
-        self.assertEqual(self.metric("hearth_worker_cache_write_tokens_total"), written)
-        self.assertEqual(self.metric("hearth_worker_cached_tokens_total"), cached)
+        self.wait_for_metric("hearth_worker_cache_write_tokens_total", written)
+        self.wait_for_metric("hearth_worker_cached_tokens_total", cached)
         for body in bodies[::10]:
             flags = [f"--{name.replace('_', '-')}={body[name]}" for name in
                      ("seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
                       "presence_penalty", "frequency_penalty") if name in body]
-            same = self.cluster.ctl("generate", "--worker", self.node.address, "--wait", "10",
-                                    "--prompt", body["prompt"], "--max-new-tokens",
+            same = self.cluster.ctl("generate", "--worker", self.node.address, "--wait",
+                                    LONG_S, "--prompt", body["prompt"], "--max-new-tokens",
                                     body["max_tokens"], "--ignore-eos", *flags)
             self.assertEqual(same["text"], body["answer"], body)
 
@@ -135,34 +135,35 @@ class HangUps(HttpWorker):
 class QueuedStreams(HttpWorker):
     CONTEXT_TOKENS = 32768
     COUNT = 64
-    BYTES_S = 1  # seconds within which the first byte must arrive
 
     def flags(self):
         return "--max-running", "1"
 
     def test_queued_stream_gets_headers_early(self):
-        """A long request occupies the only place for running requests, so the streams are
-        queued."""
+        """A long request occupies the only place for running requests, so the streams are queued.
+        Their headers arrive before the long request ends."""
         source = random.Random(SEED)
         first = self.connect()
         first.sendall(request_bytes(COMPLETIONS, {
             "prompt": [source.randrange(3, VOCABULARY) for _ in range(12000)],
             "max_tokens": 20000, "ignore_eos": True, "stream": True}))
         self.assertTrue(first.recv(64).startswith(b"HTTP/1.1 200"))
-        asked = {}
+        asked = {}  # {connection: received bytes}
         for _ in range(self.COUNT):
             caller = self.connect()
-            asked[caller] = time.monotonic()
+            asked[caller] = b""
             caller.sendall(request_bytes(COMPLETIONS, {"prompt": "lamp", "stream": True}))
-        waited = []
         while asked:
-            for caller in select.select(list(asked), [], [], LONG_S)[0]:
-                begin = caller.recv(1 << 16)
-                waited.append(time.monotonic() - asked.pop(caller))
-                self.assertTrue(begin.startswith(b"HTTP/1.1 200"), begin)
-                self.assertIn(b"\r\n: waiting\n\n", begin)
-                self.assertNotIn(b"data: ", begin)
-        self.assertLess(max(waited), self.BYTES_S)
+            ready = select.select(list(asked), [], [], LONG_S)[0]
+            self.assertTrue(ready, f"{len(asked)} streams get no headers")
+            for caller in ready:
+                received = caller.recv(1 << 16)
+                self.assertTrue(received, f"a stream ended after {asked[caller]}")
+                asked[caller] += received
+                self.assertNotIn(b"data: ", asked[caller])
+                if b"\r\n: waiting\n\n" in asked[caller]:
+                    self.assertTrue(asked.pop(caller).startswith(b"HTTP/1.1 200"))
+        self.assertEqual(self.metric("hearth_worker_requests_finished_total"), 0)
 
 
 class StreamsByTls(HttpWorker):
@@ -179,7 +180,7 @@ class StreamsByTls(HttpWorker):
 
     def health(self):
         url = self.url.replace("http:", "https:") + "/health"
-        with urllib.request.urlopen(url, timeout=60, context=self.tls) as answer:
+        with urllib.request.urlopen(url, timeout=LONG_S, context=self.tls) as answer:
             return json.loads(answer.read())["status"]
 
     def test_many_tls_streams_all_finish(self):

@@ -3,9 +3,10 @@
 import json
 import shutil
 import socket
+import time
 import urllib.request
 
-from system_support import ROOT, SystemTest
+from system_support import LONG_S, ROOT, SystemTest
 
 TOKENIZER = ROOT / "tests" / "data" / "tiny_tokenizer" / "tokenizer.model"
 VOCABULARY = 700  # the tokenizer's
@@ -32,19 +33,26 @@ class HttpWorker(SystemTest):
     def post(self, path, body):
         request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(),
                                          headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=LONG_S) as answer:
             return json.loads(answer.read())
 
     def metric(self, name):
         """Returns the sum of a metric's values over all labels."""
-        with urllib.request.urlopen(self.node.url("metrics") + "/metrics", timeout=20) as answer:
+        url = self.node.url("metrics") + "/metrics"
+        with urllib.request.urlopen(url, timeout=LONG_S) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines
                    if line.split("{")[0].split(" ")[0] == name)
 
+    def wait_for_metric(self, name, value):
+        """Waits until a metric has this value: the worker counts a request after its answer."""
+        end = time.monotonic() + LONG_S
+        while (now := self.metric(name)) != value:
+            self.assertLess(time.monotonic(), end, f"{name} is {now} instead of {value}")
+
     def connect(self):
         host, port = self.url.removeprefix("http://").rsplit(":", 1)
-        made = socket.create_connection((host, int(port)), timeout=60)
+        made = socket.create_connection((host, int(port)), timeout=LONG_S)
         self.addCleanup(made.close)
         return made
 

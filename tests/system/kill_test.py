@@ -15,7 +15,7 @@ from system_support import CHUNK_TOKENS, SystemTest, prompt
 
 KILLS = 20
 READY_CPU_S_MAX = 2.0
-RECOVERY_S_MAX = 120.0  # time limit; only a hang or a very busy machine reaches it
+RECOVERY_S_MAX = 120.0  # time limit of a wait; only a hang reaches it
 PROMPT_TOKENS = 405  # not a multiple of the chunk, so that the last boundary can be restored
 CLIENTS_PER_WORKER = 2
 LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
@@ -26,8 +26,11 @@ class Kill(SystemTest):
 
     def publish(self, worker, seed, answers):
         """Sends one request and stores its answer; it must be answered even if the store dies."""
-        answers[seed] = self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, seed),
-                                              "--wait-published", "--durability", "disk")
+        answer = self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, seed),
+                                       "--wait-published", "--durability", "disk")
+        with self.answered:
+            answers[seed] = answer
+            self.answered.notify_all()
 
     def start_publishes(self, round_number, answers):
         """Starts publishes on all workers; returns their threads."""
@@ -41,17 +44,23 @@ class Kill(SystemTest):
         return threads
 
     def publish_span_s(self):
-        """Measures how long publishes take on this machine. Kills happen within this time."""
+        """Measures how long publishes take on this machine. Kills happen within this time after
+        the last awaited answer."""
         start = time.monotonic()
         for thread in self.start_publishes("span", {}):
             thread.join()
         return time.monotonic() - start
 
     def publish_and_kill(self, round_number, source):
-        """Kills the store while all workers publish; returns the answers."""
+        """Kills the store while all workers publish, after a random number of answers; returns the
+        answers."""
         answers = {}
         threads = self.start_publishes(round_number, answers)
-        threading.Event().wait(source.uniform(0, self.span_s))
+        awaited = source.randrange(len(threads))
+        with self.answered:
+            self.assertTrue(self.answered.wait_for(lambda: len(answers) >= awaited,
+                                                   RECOVERY_S_MAX))
+        threading.Event().wait(source.uniform(0, self.span_s / (1 + 4 * awaited)))
         self.store.kill()
         for thread in threads:
             thread.join()
@@ -77,6 +86,7 @@ class Kill(SystemTest):
 
     def test_acknowledged_publishes_survive_kills(self):
         source = random.Random(SEED)
+        self.answered = threading.Condition()
         self.data = self.folder / "data"
         self.store = self.cluster.store(self.data)
         model = self.model("narrow")

@@ -5,11 +5,10 @@ import os
 import pathlib
 import signal
 import subprocess
-import urllib.request
 
 import system_support
 from log_waits import wait_for_log
-from system_support import SystemTest, prompt
+from system_support import LONG_S, SystemTest, prompt
 
 
 def open_files(pid):
@@ -93,14 +92,13 @@ class Serve(SystemTest):
         worker = self.worker(self.model(), store.address, pages=("metrics",))
         for _ in range(2):
             self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
-        store_page, worker_page = [
-            urllib.request.urlopen(server.url("metrics") + "/metrics").read().decode()
-            for server in (store, worker)]
-        self.assertIn('hearth_store_rpc_seconds_count{code="OK",method="Publish"}', store_page)
-        self.assertIn('hearth_store_hit_tokens_total{tier="host"} 96', store_page)
-        self.assertIn('hearth_worker_store_fetches_total{outcome="hit"} 1', worker_page)
-        self.assertIn('hearth_worker_generation_seconds_count{part="ttft"} 2', worker_page)
-        self.assertIn('hearth_worker_cached_tokens_total{tier="host"} 96', worker_page)
+        self.wait_for_metrics(store.url("metrics"),
+                              'hearth_store_rpc_seconds_count{code="OK",method="Publish"}',
+                              'hearth_store_hit_tokens_total{tier="host"} 96')
+        self.wait_for_metrics(worker.url("metrics"),
+                              'hearth_worker_store_fetches_total{outcome="hit"} 1',
+                              'hearth_worker_generation_seconds_count{part="ttft"} 2',
+                              'hearth_worker_cached_tokens_total{tier="host"} 96')
 
     def test_json_log_lines_are_objects(self):
         store = self.cluster.store(self.folder / "data", "--log-format", "json")
@@ -136,13 +134,13 @@ class Stop(SystemTest):
 
     def test_sigterm_finishes_running_requests(self):
         store = self.cluster.store(self.folder / "data")
-        worker = self.worker(self.model(), store.address)
+        worker = self.worker(self.model(), store.address, "--drain-timeout", f"{LONG_S}s")
         client = self.running_request(worker, 300)
         worker.popen.send_signal(signal.SIGTERM)
         rest = [json.loads(line) for line in client.stdout]
         self.assertEqual(client.wait(), 0)
         self.assertEqual(len(rest[-1]["token_ids"]), 300)
-        self.assertEqual(worker.popen.wait(20), 0)
+        self.assertEqual(worker.popen.wait(LONG_S), 0)
         self.assertEqual(store.stop(), 0)
 
     def test_sigint_stops_idle_servers(self):
@@ -150,7 +148,7 @@ class Stop(SystemTest):
         worker = self.worker(self.model(), store.address)
         for process in (worker, store):
             process.popen.send_signal(signal.SIGINT)
-            self.assertEqual(process.popen.wait(20), 0)
+            self.assertEqual(process.popen.wait(LONG_S), 0)
 
     def test_drain_finishes_pending_publishes(self):
         store = self.cluster.store(self.folder / "data")
@@ -167,7 +165,7 @@ class Stop(SystemTest):
                              "--log-format", "json")
         client = self.running_request(worker, 90000)
         worker.popen.send_signal(signal.SIGTERM)
-        self.assertEqual(worker.popen.wait(60), 0)
+        self.assertEqual(worker.popen.wait(LONG_S), 0)
         client.communicate()  # reads the pipes, so that the client can end
         self.assertNotEqual(client.returncode, 0)
         stopped = json.loads(worker.log_path.read_text().splitlines()[-1])
@@ -180,7 +178,7 @@ class Stop(SystemTest):
         # The first signal has been handled when the log says so.
         wait_for_log(worker, lambda text: "draining" in text)
         worker.popen.send_signal(signal.SIGTERM)
-        self.assertEqual(worker.popen.wait(20), 1)
+        self.assertEqual(worker.popen.wait(LONG_S), 1)
         client.communicate()  # reads the pipes, so that the client can end
         self.assertNotEqual(client.returncode, 0)
 

@@ -38,6 +38,11 @@ class Changes:
             os.close(process)
 
 
+def complete_lines(text):
+    """Returns the lines of a log without the line that is being written."""
+    return text[:text.rfind("\n") + 1].splitlines()
+
+
 def wait_for_log(process, found, timeout_s=LONG_S):
     """Waits until `found(text of the log)` is true; returns its result. Fails if the process ends
     or the time is over."""

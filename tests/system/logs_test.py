@@ -20,10 +20,9 @@ import system_support
 from hearth_procs import make_certificate
 from http2_peer import Http2Peer
 from http_worker import HttpWorker
-from log_waits import wait_for_log
-from system_support import ROOT, ProcessFailed, SystemTest, prompt
+from log_waits import complete_lines, wait_for_log
+from system_support import LONG_S, ROOT, ProcessFailed, SystemTest, prompt
 
-LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 JSON = ("--log-format", "json", "--log-level", "debug")
 INFO = ("--log-format", "json")
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -60,10 +59,13 @@ class Logs(SystemTest):
         """Returns all log lines, parsed; fails if a line is not JSON."""
         return [json.loads(line) for line in process.log_path.read_text().splitlines()]
 
-    def wait_for(self, process, found):
-        return wait_for_log(
-            process, lambda text: [line for line in map(json.loads, text.splitlines())
-                                   if found(line)])
+    def wait_for(self, process, found, count=1):
+        """Waits until at least `count` lines fulfil `found`; returns them. A server may write a
+        line after its answer."""
+        def lines_of(text):
+            lines = [line for line in map(json.loads, complete_lines(text)) if found(line)]
+            return lines if len(lines) >= count else None
+        return wait_for_log(process, lines_of)
 
 
 class Store(Logs):
@@ -147,7 +149,7 @@ class Worker(Logs):
                 answer = self.cluster.generate(worker.address, prompt(1000, seed),
                                                "--wait-published", max_new_tokens=20)
             self.assertEqual(answer["trace_id"], TRACE)
-        lines = self.wait_for(worker, lambda line: line["event"] == "call")
+        lines = self.wait_for(worker, lambda line: line["event"] == "call", count=3)
         self.assertEqual(len(lines), 3, "one line for each request")
         for line, hits in zip(lines, (0, 992, 0)):
             self.assertEqual((line["level"], line["method"], line["trace_id"], line["tokens"],
@@ -187,7 +189,7 @@ class Worker(Logs):
         self.assert_unreachable(worker, store.address)
         self.cluster.store(self.folder / "data", listen=store.address)
         self.wait_for(worker, lambda line: line["event"] == "store reachable")
-        self.assertEqual(self.reachable(), 1)
+        self.wait_for_metrics(self.page, "\nhearth_worker_store_reachable 1\n")
 
     def test_log_of_refused_host_names_flag(self):
         worker = self.worker_with_page("none")
@@ -204,10 +206,6 @@ class Worker(Logs):
         worker = self.worker_with_page("127.0.0.1:9")
         self.assert_unreachable(worker, "127.0.0.1:9")
 
-    def reachable(self):
-        text = urllib.request.urlopen(self.page + "/metrics").read().decode()
-        return int(re.search(r"^hearth_worker_store_reachable (\d)$", text, re.MULTILINE)[1])
-
     def worker_with_page(self, store_address):
         worker = self.worker(self.model(), store_address, *JSON, pages=("metrics",))
         self.page = worker.url("metrics")
@@ -216,7 +214,7 @@ class Worker(Logs):
     def assert_unreachable(self, worker, address):
         lines = self.wait_for(worker, lambda line: line["event"] == "store unreachable")
         self.assertEqual([line["address"] for line in lines], [address])
-        self.assertEqual(self.reachable(), 0)
+        self.wait_for_metrics(self.page, "\nhearth_worker_store_reachable 0\n")
         with self.assertRaises(ProcessFailed) as failed:
             self.cluster.ctl("doctor", "--no-probe", "--worker", worker.address)
         self.assertIn(f"cannot reach its store, {address}", str(failed.exception))

@@ -6,11 +6,10 @@ import subprocess
 import sys
 import time
 
-from system_support import SystemTest
+from system_support import LONG_S, SystemTest
 
 # redis-check-rdb, in redis-tools, is the same program as redis-server under another name.
 REDIS = shutil.which("redis-server") or shutil.which("redis-check-rdb")
-LONG_S = 60  # time limit of a wait; only a hanging process reaches it
 SKIPPED = 77
 
 
@@ -27,20 +26,28 @@ def free_port():
 
 class Redis:
     def __init__(self, folder, port=None):
+        """Without `port`, the server gets a free port. Starts the server again if another process
+        has taken the port."""
         folder.mkdir()
-        self.port = port or free_port()
-        self.popen = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", folder, "--logfile", folder / "log"], executable=REDIS)
         until = time.monotonic() + LONG_S
-        while not self.answers():
-            assert time.monotonic() < until and self.popen.poll() is None
+        while True:
+            self.port = port or free_port()
+            self.popen = subprocess.Popen(
+                ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+                 "--dir", folder, "--logfile", folder / "log"], executable=REDIS)
+            while self.popen.poll() is None:
+                if self.answers():
+                    return
+                assert time.monotonic() < until
+            assert time.monotonic() < until
 
     def answers(self):
+        """Returns whether this process answers; a server of another test may have the port."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=LONG_S) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
+                connection.sendall(b"INFO server\r\nQUIT\r\n")
+                with connection.makefile("rb") as answer:
+                    return b"process_id:%d\r\n" % self.popen.pid in answer.read()
         except OSError:
             return False
 

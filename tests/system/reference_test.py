@@ -58,7 +58,7 @@ class Reference(SystemTest):
 
     def page_of(self, server):
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(server.url("metrics") + "/metrics", timeout=30) as page:
+        with direct.open(server.url("metrics") + "/metrics", timeout=240) as page:
             return page.read().decode()
 
     def pages(self):
@@ -76,7 +76,7 @@ class Reference(SystemTest):
     def test_page_equals_program_output(self):
         # HOME is replaced, because some defaults are below the user's home folder.
         said = [subprocess.run([pathlib.Path(system_support.BIN_DIR) / program, how], check=True,
-                               capture_output=True, text=True, timeout=60,
+                               capture_output=True, text=True, timeout=240,
                                env={**os.environ, "HOME": "~"}).stdout
                 for program, how in PROGRAMS]
         store, worker = self.pages()

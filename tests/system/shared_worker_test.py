@@ -18,8 +18,9 @@ class SharedWorker(RedisTest):
         super().setUp()
         self.checkpoint = self.model()
 
-    def host(self, name):
-        store = self.cluster.store(self.folder / name, *self.shared)
+    def host(self, name, budget="1m"):
+        store = self.cluster.store(self.folder / name, "--shared-fetch-budget", budget,
+                                   *self.shared)
         return self.worker(self.checkpoint, store.address)
 
     def ask(self, worker, ids, *flags):
@@ -34,7 +35,7 @@ class SharedWorker(RedisTest):
         self.expect_restored(self.ask(two, ids, "--cache", "read"), cold, LAST_CHUNK, "host")
 
     def test_hung_redis_changes_no_answer(self):
-        one, two = self.host("one"), self.host("two")
+        one, two = self.host("one"), self.host("two", budget="500ms")
         ids = prompt(PROMPT_TOKENS, 2)
         cold = self.ask(one, ids, "--durability", "shared", "--wait-published")
         self.redis.send(signal.SIGSTOP)

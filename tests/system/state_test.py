@@ -25,12 +25,12 @@ class States(SystemTest):
 
     def save(self, worker, *flags, check=True):
         return self.cluster.ctl(
-            "state", "save", "--worker", worker.address, "--wait", "10", self.path, "--token-ids",
+            "state", "save", "--worker", worker.address, "--wait", "120", self.path, "--token-ids",
             ",".join(map(str, prompt(PROMPT_TOKENS, 1))), "--max-new-tokens", HALF,
             "--ignore-eos", *flags, check=check)
 
     def load(self, worker):
-        return self.cluster.ctl("state", "load", "--worker", worker.address, "--wait", "10",
+        return self.cluster.ctl("state", "load", "--worker", worker.address, "--wait", "120",
                                 self.path, "--max-new-tokens", HALF, "--ignore-eos")
 
     def in_one_go(self, worker, *flags):

@@ -11,11 +11,10 @@ import subprocess
 
 import system_support
 from http2_peer import connect
-from log_waits import wait_for_log
-from system_support import ROOT, ProcessFailed, SystemTest
+from log_waits import complete_lines, wait_for_log
+from system_support import LONG_S, ROOT, ProcessFailed, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
-LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 
 
 class StoreTest(SystemTest):
@@ -34,7 +33,7 @@ class StoreTest(SystemTest):
         return store
 
     def events(self, store, name):
-        lines = [json.loads(line) for line in store.log_path.read_text().splitlines()]
+        lines = [json.loads(line) for line in complete_lines(store.log_path.read_text())]
         return [line for line in lines if line["event"] == name]
 
     def wait_for(self, store, name, count=1):
@@ -177,7 +176,7 @@ class LocalSocket(StoreTest):
         for _ in range(60):
             self.addCleanup(connect(store.address).close)
         self.cluster.ctl("stats", "--store", store.address)
-        self.assertIn("connection refused", store.log_path.read_text())
+        wait_for_log(store, lambda text: "connection refused" in text)
         self.assertEqual(store.stop(), 0, store.log_tail())
         self.assertFalse(path.exists())
 

@@ -5,13 +5,16 @@ Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]. A tes
 has STORE_CLIENT (tests/services/store/store_client_main.cc) instead of WRITE_CHECKPOINT.
 """
 
+import os
 import pathlib
 import random
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -20,6 +23,9 @@ from hearth_procs import Cluster, ProcessFailed  # noqa: E402  (path set above)
 
 CHUNK_TOKENS = 16
 VOCABULARY = 160
+LONG_S = 120  # time limit of a wait; only a hanging process reaches it
+# environment variables that set flags of Hearth's programs
+FLAG_VARIABLES = ("HEARTH_STORE_", "HEARTH_WORKER_", "HEARTHCTL_")
 
 # {name: (layer types, window, heads, KV heads, head_dim)}: a window smaller than a chunk, a window
 # of several chunks, and irregular layers with one KV head.
@@ -62,11 +68,24 @@ class SystemTest(unittest.TestCase):
 
     def worker(self, model, store_address, *flags, pool_bytes=0, chunk_tokens=CHUNK_TOKENS,
                **options):
-        # --load always: whether a prefix is restored must not depend on the machine's speed.
+        # --load always and a long --fetch-budget: whether a prefix is restored must not depend on
+        # the machine's speed.
         return self.cluster.worker(
-            model, store_address, "--load", "always", "--chunk-tokens", chunk_tokens, "--threads",
-            "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags,
-            **options)
+            model, store_address, "--load", "always", "--fetch-budget", f"{LONG_S}s",
+            "--chunk-tokens", chunk_tokens, "--threads", "1", "--pool-bytes", pool_bytes,
+            "--digest-cache", "", *flags, **options)
+
+    def wait_for_metrics(self, url, *lines):
+        """Waits until a server's page of metrics has all these texts: the server counts a call
+        after its answer."""
+        end = time.monotonic() + LONG_S
+        while True:
+            with urllib.request.urlopen(url + "/metrics", timeout=LONG_S) as answer:
+                page = answer.read().decode()
+            missing = [line for line in lines if line not in page]
+            if not missing:
+                return
+            self.assertLess(time.monotonic(), end, f"{missing} not in {page}")
 
     def expect_restored(self, warm, cold, cached_tokens, tier):
         """Checks that `warm` restored this many tokens from `tier` and has the bits of `cold`."""
@@ -122,8 +141,10 @@ def main(helper="WRITE_CHECKPOINT"):
     global BIN_DIR
     BIN_DIR = sys.argv.pop(1)
     globals()[helper] = sys.argv.pop(1)
+    for name in [name for name in os.environ if name.startswith(FLAG_VARIABLES)]:
+        del os.environ[name]
     unittest.main(module="__main__")
 
 
-__all__ = ["BackgroundRequests", "BackgroundThread", "CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed",
-           "ROOT", "SystemTest", "main", "prompt"]
+__all__ = ["BackgroundRequests", "BackgroundThread", "CHUNK_TOKENS", "GEOMETRIES", "LONG_S",
+           "ProcessFailed", "ROOT", "SystemTest", "main", "prompt"]

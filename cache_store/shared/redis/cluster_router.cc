@@ -15,7 +15,6 @@ constexpr int kTriesMax = 16;
 constexpr absl::Duration kTryPause = absl::Milliseconds(20);
 // Pause between two requests for the slot map, because a failover takes some seconds.
 constexpr absl::Duration kMapPause = absl::Milliseconds(250);
-constexpr absl::Duration kMapWait = absl::Seconds(1);
 // age at which the slot map is requested again
 constexpr absl::Duration kMapLife = absl::Seconds(30);
 
@@ -236,7 +235,7 @@ void ClusterRouter::RequestMap() {
   wants_map_ = false;
   asks_for_map_ = true;
   const uint64_t question = ++question_;
-  map_timer_ = parts_->loop.At(Now() + kMapWait, [this, question] {
+  map_timer_ = parts_->loop.At(Now() + parts_->options.connect_wait, [this, question] {
     map_timer_.reset();
     if (question == question_)
       OnMap({}, absl::DeadlineExceededError("redis: no answer to CLUSTER SLOTS in time"));

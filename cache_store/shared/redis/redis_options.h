@@ -52,7 +52,8 @@ struct RedisOptions {
   std::string password_file;               // "": no password
   FileReport on_unusable_file = nullptr;   // called on the client's thread if a file cannot be used
 
-  // Time limit of opening a connection, from resolving the host to the first answers.
+  // Time limit of opening a connection, from resolving the host to the first answers, and of an
+  // answer to CLUSTER SLOTS.
   absl::Duration connect_wait = absl::Seconds(1);
   // If a node has not sent a byte for this time although a reply is due, its connection is closed.
   // Half a second is longer than the stalls of a healthy Redis (a fork, or a sync of its log).

@@ -63,7 +63,7 @@ class DiskTables : public ::testing::Test {
   // Waits until the tables take less than `most` bytes. RocksDB deletes unused files on its own
   // thread, after all jobs that started before.
   void AwaitTablesBelow(uint64_t most) {
-    const absl::Time limit = absl::Now() + absl::Minutes(1);
+    const absl::Time limit = absl::Now() + absl::Minutes(5);
     uint64_t bytes = most;
     while (bytes >= most && absl::Now() < limit) {
       std::this_thread::yield();

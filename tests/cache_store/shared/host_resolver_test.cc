@@ -44,6 +44,11 @@ using Addresses = absl::StatusOr<HostResolver::Addresses>;
 
 TEST(HostResolverTest, ConcurrentLookupsAreLimitedAndMerged) {
   constexpr uint16_t kPort = 6379;
+  {
+    absl::MutexLock lock(&slow_mu);
+    slow_asked = 0;
+    slow_answers = false;
+  }
   EventLoop loop;
   HostResolver resolver(&loop);
   std::vector<uint16_t> ports;  // ports of the addresses in the answers

@@ -138,7 +138,7 @@ TEST(HostileRedis, ReadsContinueDuringUnansweredWrite) {
     if (words[0] == "SET" && words[2].size() > 1000) return {""};
     return {words[0] == "SET" ? "+OK\r\n" : words[0] == "EXISTS" ? ":1\r\n" : "$5\r\nvalue\r\n"};
   });
-  const auto engine = OpenAt({redis.address()});
+  const auto engine = OpenAt({redis.address()}, kShortSilence);
   const std::string content(size_t{1} << 20, 'x');
   std::atomic<bool> is_over{false};
   std::thread writer([&] {
@@ -159,7 +159,7 @@ TEST(HostileRedis, ProbesContinueDuringUnansweredRead) {
     if (words[0] == "CLUSTER") return {kNoCluster};
     return {words[0] == "EXISTS" ? ":1\r\n" : ""};
   });
-  const auto engine = OpenAt({redis.address()});
+  const auto engine = OpenAt({redis.address()}, kShortSilence);
   std::atomic<bool> is_over{false};
   std::thread reader([&] {
     EXPECT_TRUE(absl::IsUnavailable(engine->Get({"key"}, 1 << 20, Soon())[0].status()));
@@ -177,7 +177,7 @@ TEST(HostileRedis, StalledServerFailsLargeWrites) {
     if (words[0] == "SET") return {"", false, false, true};
     return {":1\r\n"};
   });
-  const auto engine = OpenAt({redis.address()});
+  const auto engine = OpenAt({redis.address()}, kShortSilence);
   const std::string content(size_t{4} << 20, 'x');
   const std::vector<std::string> keys = Keys(16);
   std::vector<SharedValue> values;
@@ -196,23 +196,24 @@ TEST(HostileRedis, UnreachableAddressBacksOff) {
   RedisOptions options;
   options.addresses = {{"127.0.0.1", 1}};
   options.probe_pause = absl::Milliseconds(10);
-  const auto engine = OpenRedisCluster(options).value();
   const absl::Time start = absl::Now();
+  const auto engine = OpenRedisCluster(options).value();
   while (absl::Now() - start < 40 * options.probe_pause) {
     EXPECT_FALSE(GetOne(engine.get()).ok());
   }
   // The pauses are 10, 20, 40 and then 80 ms, each plus or minus a quarter.
-  EXPECT_LE(engine->Stats().reconnects,
-            4 + (absl::Now() - start) / (8 * 0.75 * options.probe_pause));
+  const uint64_t reconnects = engine->Stats().reconnects;
+  EXPECT_LE(reconnects, 4 + (absl::Now() - start) / (8 * 0.75 * options.probe_pause));
 }
 
 TEST(HostileRedis, ReconnectsAreRateLimited) {
   FakeRedis redis([](const Words&) -> Answer { return {"", true}; });
-  const auto engine = OpenAt({redis.address()});
   const absl::Time start = absl::Now();
+  const auto engine = OpenAt({redis.address()});
   for (int call = 0; call < 2000; ++call) EXPECT_FALSE(GetOne(engine.get()).ok());
   const absl::Duration pause = RedisOptions().probe_pause * 0.75;
-  EXPECT_LE(redis.connections(), 2 + (absl::Now() - start) / pause);
+  const int connections = redis.connections();
+  EXPECT_LE(connections, 2 + (absl::Now() - start) / pause);
 }
 
 // Fixture: a cluster of one hostile and one honest node.
@@ -254,14 +255,15 @@ class HostileRedisNode : public testing::Test {
 
 TEST_F(HostileRedisNode, SilentNodeFailsItsKeys) {
   Answers({""});
-  const auto engine = OpenAt({honest_.address()});
+  const auto engine = OpenAt({honest_.address()}, kShortSilence);
   ExpectHalfFails(engine.get(), Soon());
   ExpectHalfFails(engine.get(), Soon());
 }
 
 TEST_F(HostileRedisNode, TricklingNodeFailsItsKeys) {
-  Answers({"$100\r\n" + std::string(50, 'x'), false, true});
-  const auto engine = OpenAt({honest_.address()});
+  // The node sends one byte in 10 ms, so the answer lasts much longer than the client waits.
+  Answers({"$1000\r\n" + std::string(900, 'x'), false, true});
+  const auto engine = OpenAt({honest_.address()}, kShortSilence);
   const auto got = engine->Get(Keys(100), kMaxBytes, Soon());
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(absl::IsDataLoss(got[i].status()), IsHonests(Keys(100)[i])) << got[i].status();
@@ -270,14 +272,15 @@ TEST_F(HostileRedisNode, TricklingNodeFailsItsKeys) {
 
 TEST_F(HostileRedisNode, RedirectLoopFailsItsKeys) {
   Answers({absl::StrCat("-MOVED 1 ", hostile_.address().Text(), "\r\n")});
-  const auto engine = OpenAt({honest_.address()});
   const absl::Time start = absl::Now();
+  const auto engine = OpenAt({honest_.address()});
   ExpectHalfFails(engine.get(), Soon());
   Answers({absl::StrCat("-ASK 1 ", hostile_.address().Text(), "\r\n")});
   ExpectHalfFails(engine.get(), Soon());
   EXPECT_GT(engine->Stats().redirections, 0u);
   // However many redirections there are, the slot map is requested at most once in 200 ms.
-  EXPECT_LE(maps_, 2 + (absl::Now() - start) / absl::Milliseconds(200));
+  const int maps = maps_;
+  EXPECT_LE(maps, 2 + (absl::Now() - start) / absl::Milliseconds(200));
 }
 
 TEST_F(HostileRedisNode, RedirectToMissingNodeFailsItsKeys) {
@@ -286,7 +289,8 @@ TEST_F(HostileRedisNode, RedirectToMissingNodeFailsItsKeys) {
   ExpectHalfFails(engine.get(), Soon());
   Answers({"-MOVED 1 no-such-host.invalid:7000\r\n"});
   const auto other = OpenAt({honest_.address()});
-  ExpectHalfFails(other.get(), absl::Now() + absl::Seconds(2));
+  // Without a network, the name server may not answer before the deadline.
+  ExpectHalfFails(other.get(), absl::Now() + absl::Seconds(30));
 }
 
 // Each redirection names a different host.
@@ -297,7 +301,7 @@ TEST_F(HostileRedisNode, NumberOfRedirectTargetsIsLimited) {
     return {absl::StrCat("-MOVED 1 ", Nowhere(++places).Text(), "\r\n")};
   });
   Answers({absl::StrCat("-MOVED 1 ", redis.address().Text(), "\r\n")});
-  const auto engine = OpenAt({honest_.address()}, absl::Seconds(30));
+  const auto engine = OpenAt({honest_.address()});
   const std::vector<std::string> keys = Keys(4000);
   const auto exists = engine->Exists(keys, Soon());
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(exists[i].ok(), IsHonests(keys[i]));
@@ -315,7 +319,7 @@ TEST(HostileRedis, OversizedSlotMapIsRefused) {
     nodes.push_back(redis.address());
     return {FakeRedis::Slots(nodes)};
   });
-  const auto engine = OpenAt({redis.address()}, absl::Seconds(30));
+  const auto engine = OpenAt({redis.address()});
   int last = 0;
   while (KeySlot(absl::StrCat(last)) != kHashSlots - 1) ++last;
   for (const auto& exists : engine->Exists(Keys(100), Soon())) EXPECT_FALSE(exists.ok());

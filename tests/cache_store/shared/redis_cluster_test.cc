@@ -21,6 +21,7 @@ class RedisClusterTest : public testing::TestWithParam<bool> {
   // All tests share one cluster, because a cluster takes two seconds to form. No test damages it.
   static void SetUpTestSuite() {
     if (!RedisProcess::IsInstalled()) return;
+    folder_ = new TestFolder;
     cluster_ = new RedisServers(RedisServers::Options{});
     single_ = new RedisProcess(folder_->path(), RedisProcess::Options{});
   }
@@ -35,13 +36,13 @@ class RedisClusterTest : public testing::TestWithParam<bool> {
     for (int i = 0; i < cluster_->size(); ++i) cluster_->at(i).Ask({"FLUSHALL"});
     single_->Ask({"FLUSHALL"});
     const std::string addresses = IsCluster() ? cluster_->addresses() : single_->address();
-    engine_ = OpenPatiently(addresses);
+    engine_ = OpenRedis(addresses);
   }
   RedisProcess& OwnerOf(const std::string& key) {
     return IsCluster() ? cluster_->at(cluster_->ShareOf(KeySlot(key))) : *single_;
   }
 
-  static inline TestFolder* folder_ = new TestFolder;
+  static inline TestFolder* folder_ = nullptr;
   static inline RedisServers* cluster_ = nullptr;
   static inline RedisProcess* single_ = nullptr;
   std::unique_ptr<SharedEngine> engine_;

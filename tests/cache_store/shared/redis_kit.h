@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "cache_store/shared/redis/redis_cluster.h"
@@ -14,32 +15,36 @@ namespace hearth {
 inline constexpr uint64_t kMaxBytes = 1000;  // limit of one value
 
 // Returns a deadline that is reached only if a call hangs.
-inline absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+inline absl::Time Soon() { return absl::Now() + absl::Minutes(2); }
 
-// Opens a client. `addresses`: "HOST:PORT,...".
-inline std::unique_ptr<SharedEngine> OpenRedis(const std::string& addresses) {
-  return OpenRedisCluster(ParseRedisUrl("redis://" + addresses).value()).value();
+// For a client that must notice that a server is silent. Longer than the stalls of a busy machine.
+inline constexpr absl::Duration kShortSilence = absl::Seconds(2);
+
+// Returns options with long time limits: with the defaults, a server on a busy machine would count
+// as silent.
+inline RedisOptions Patient(RedisOptions options, absl::Duration silence = absl::Minutes(1)) {
+  options.connect_wait = absl::Minutes(1);
+  options.silence = silence;
+  return options;
 }
 
-// Opens a client with a long limit of silence, for tests on busy machines: with the default of half
-// a second, a busy node would count as silent.
-inline std::unique_ptr<SharedEngine> OpenPatiently(const std::string& addresses) {
-  RedisOptions options = ParseRedisUrl("redis://" + addresses).value();
-  options.connect_wait = options.silence = absl::Seconds(30);
-  return OpenRedisCluster(options).value();
+// Opens a client. `addresses`: "HOST:PORT,...". A server that sends nothing for the time `silence`
+// counts as silent.
+inline std::unique_ptr<SharedEngine> OpenRedis(const std::string& addresses,
+                                               absl::Duration silence = absl::Minutes(1)) {
+  const RedisOptions options = ParseRedisUrl("redis://" + addresses).value();
+  return OpenRedisCluster(Patient(options, silence)).value();
 }
 
 // Answer to CLUSTER SLOTS of a Redis server without a cluster.
 inline constexpr char kNoCluster[] = "-ERR This instance has cluster support disabled\r\n";
 
-// Opens a client for these servers. A server that sends nothing for the time `silence` counts as
-// silent.
+// Opens a client for these servers, like OpenRedis.
 inline std::unique_ptr<SharedEngine> OpenAt(const std::vector<NodeAddress>& addresses,
-                                            absl::Duration silence = absl::Milliseconds(300)) {
+                                            absl::Duration silence = absl::Minutes(1)) {
   RedisOptions options;
   options.addresses = addresses;
-  options.silence = silence;
-  return OpenRedisCluster(options).value();
+  return OpenRedisCluster(Patient(options, silence)).value();
 }
 
 }  // namespace hearth

@@ -20,7 +20,7 @@ TEST(RedisOrder, EraseFollowsWriteWithPassedDeadline) {
       if (words[0] == "SET") return {"", false, false, /*ignores_input=*/true};
       return {":0\r\n"};
     });
-    const auto engine = OpenAt({redis.address()});
+    const auto engine = OpenAt({redis.address()}, kShortSilence);
     const std::string value(bytes, 'v');
     EXPECT_FALSE(engine->Set({{"key", value}}, Shortly())[0].ok());
     EXPECT_FALSE(engine->Erase({"key"}, Shortly())[0].ok()) << bytes;

@@ -18,6 +18,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace hearth {
 namespace {
@@ -26,7 +28,8 @@ constexpr char kServer[] = "/usr/bin/redis-check-rdb";
 constexpr int kSlots = 16384;
 // limit of attempts: another process may take a port after it was chosen
 constexpr int kStartsAtMost = 10;
-constexpr timeval kAnswerTime = {5, 0};
+constexpr timeval kAnswerTime = {60, 0};
+constexpr absl::Duration kRestartTime = absl::Minutes(2);
 
 [[noreturn]] void Fail(const std::string& what) {
   std::fprintf(stderr, "redis servers: %s\n", what.c_str());
@@ -110,7 +113,7 @@ void RedisProcess::Spawn() {
   if (options_.is_cluster) {
     words.insert(words.end(), {"--repl-ping-replica-period", "1", "--cluster-enabled", "yes",
                                "--cluster-port", absl::StrCat(bus_port_), "--cluster-node-timeout",
-                               "1000", "--cluster-require-full-coverage", "no"});
+                               "30000", "--cluster-require-full-coverage", "no"});
   }
   words.insert(words.end(), options_.settings.begin(), options_.settings.end());
   std::vector<char*> argv;
@@ -135,8 +138,10 @@ void RedisProcess::Pause() const {
 
 bool RedisProcess::WaitUntilItAnswers() const {
   for (;;) {
-    const std::string answer = Ask({"PING"});
-    if (answer == "PONG" || absl::StartsWith(answer, "-NOAUTH")) return true;
+    // Another test's server may have taken the port: it answers, while this server ends.
+    const std::string answer = Ask({"INFO", "server"});
+    if (absl::StrContains(answer, absl::StrCat("process_id:", pid_, "\r\n"))) return true;
+    if (absl::StartsWith(answer, "-NOAUTH")) return true;
     Pause();
     siginfo_t ended = {};
     if (waitid(P_PID, pid_, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
@@ -168,16 +173,28 @@ void RedisProcess::Kill() {
   waitpid(pid_, nullptr, 0);
   close(pid_fd_);
   pid_ = -1;
+  is_stopped_ = false;
 }
 
 void RedisProcess::Start() {
   if (pid_ > 0) Fail("started twice");
-  Spawn();
-  if (!WaitUntilItAnswers()) Fail(absl::StrCat("it does not start again in ", folder_));
+  // A connection of another process may have taken the port for a short time.
+  const absl::Time limit = absl::Now() + kRestartTime;
+  for (Spawn(); !WaitUntilItAnswers(); Spawn()) {
+    Kill();
+    if (absl::Now() > limit) Fail(absl::StrCat("it does not start again in ", folder_));
+  }
 }
 
-void RedisProcess::Stop() { kill(pid_, SIGSTOP); }
-void RedisProcess::Continue() { kill(pid_, SIGCONT); }
+void RedisProcess::Stop() {
+  kill(pid_, SIGSTOP);
+  is_stopped_ = true;
+}
+
+void RedisProcess::Continue() {
+  kill(pid_, SIGCONT);
+  is_stopped_ = false;
+}
 
 RedisServers::RedisServers(Options options) : options_(std::move(options)) {
   for (int i = 0; i < options_.primaries; ++i) {
@@ -250,6 +267,12 @@ void RedisServers::WaitUntilAllSlotsAreServed() const {
   }
 }
 
+void RedisServers::DetectFailuresFast() const {
+  for (const auto& server : servers_) {
+    if (server->IsAnswering()) server->Ask({"CONFIG", "SET", "cluster-node-timeout", "1000"});
+  }
+}
+
 std::string RedisServers::IdOf(int number) const {
   return servers_.at(number)->Ask({"CLUSTER", "MYID"});
 }
@@ -283,7 +306,7 @@ void RedisServers::MoveSlot(int slot, int from, int to) {
   for (;;) {
     const std::string key = at(from).Ask({"CLUSTER", "GETKEYSINSLOT", number, "1"});
     if (key.empty()) break;
-    at(from).Ask({"MIGRATE", "127.0.0.1", to_port, key, "0", "5000"});
+    at(from).Ask({"MIGRATE", "127.0.0.1", to_port, key, "0", "60000", "REPLACE"});
   }
   for (const int server : {to, from}) {
     at(server).Ask({"CLUSTER", "SETSLOT", number, "NODE", IdOf(to)});

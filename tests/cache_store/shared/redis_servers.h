@@ -51,6 +51,7 @@ class RedisProcess {
   void Stop();   // suspends the process: it answers nothing, but its connections stay open
   void Continue();
   bool IsRunning() const { return pid_ > 0; }
+  bool IsAnswering() const { return IsRunning() && !is_stopped_; }
   // Waits until the process ends, but at most 10 ms.
   void Pause() const;
 
@@ -64,11 +65,12 @@ class RedisProcess {
   int port_ = 0, tls_port_ = 0, bus_port_ = 0;
   pid_t pid_ = -1;
   int pid_fd_ = -1;
+  bool is_stopped_ = false;
 };
 
 // A Redis Cluster of `primaries`, with equally many slots each, and `replicas` for each primary.
 // Servers are numbered: first the primaries, then the replicas; replica i follows primary i %
-// primaries. A node that does not answer for 1 s counts as failed.
+// primaries. A node that does not answer for 30 s counts as failed; see DetectFailuresFast.
 class RedisServers {
  public:
   struct Options {
@@ -93,6 +95,9 @@ class RedisServers {
   int AddPrimary();
   // Moves a slot with its keys from one server to another while clients use them.
   void MoveSlot(int slot, int from, int to);
+  // From now on, a node that does not answer for 1 s counts as failed. On a busy machine, healthy
+  // nodes may then count as failed for a while.
+  void DetectFailuresFast() const;
   // Waits until every running server reports that all slots are served.
   void WaitUntilAllSlotsAreServed() const;
 

@@ -36,7 +36,8 @@ class RedisTrust : public testing::Test {
             "--tls-ca-cert-file", server_ca_,   "--tls-auth-clients", asks_clients};
   }
   RedisOptions Tls(const std::string& host, int port) const {
-    RedisOptions options = ParseRedisUrl(absl::StrCat("rediss://", host, ":", port)).value();
+    RedisOptions options =
+        Patient(ParseRedisUrl(absl::StrCat("rediss://", host, ":", port)).value());
     options.ca_file = client_ca_;
     return options;
   }
@@ -114,7 +115,7 @@ TEST_F(RedisTrust, UserWithDocumentedRightsSuffices) {
                        "+cluster|slots"}),
             "OK");
   redis.Ask({"ACL", "SETUSER", "default", "-@all", "+acl|log"});
-  RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
+  RedisOptions options = Patient(ParseRedisUrl("redis://" + redis.address()).value());
   options.user = "hearth";
   options.password_file = files_.Write("password", "secret");
   const auto engine = OpenRedisCluster(options).value();
@@ -142,7 +143,7 @@ TEST_F(RedisTrust, PipesAsFilesAreRefused) {
 TEST_F(RedisTrust, ChangedPasswordIsReloaded) {
   RedisProcess redis(folder_.path(), {});
   redis.Ask({"ACL", "SETUSER", "hearth", "on", ">first", "~h1:*", "+@all"});
-  RedisOptions options = ParseRedisUrl("redis://" + redis.address()).value();
+  RedisOptions options = Patient(ParseRedisUrl("redis://" + redis.address()).value());
   options.user = "hearth";
   options.password_file = files_.Write("password", "first\n");
   const auto engine = OpenRedisCluster(options).value();

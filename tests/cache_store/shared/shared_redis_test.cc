@@ -30,8 +30,7 @@ class SharedRedisTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!RedisProcess::IsInstalled()) GTEST_SKIP() << "redis-tools is not installed";
-    shared_.fetch_budget =
-        absl::Seconds(30);  // a busy machine may need longer than the default budget
+    shared_.fetch_budget = absl::Minutes(1);  // a busy machine may need longer than the default
   }
   std::unique_ptr<SharedStore> Store(const std::string& addresses) {
     StoreOptions options;
@@ -66,7 +65,7 @@ class SharedRedisTest : public testing::Test {
   const TestFolder folder_;
   uint64_t host_bytes_ = 64 * kMiB;
   SharedOptions shared_;
-  RedisOptions redis_;  // options of all clients, without the addresses
+  RedisOptions redis_ = Patient({});  // options of all clients, without the addresses
   Fingerprint model_ = [] {
     KitModel model;
     model.head_dim = 128;
@@ -118,9 +117,10 @@ TEST_F(SharedRedisTest, RestrictedUserSuffices) {
 TEST_F(SharedRedisTest, SilentServerCostsOnlyMisses) {
   const TestFolder data;
   RedisProcess server(data.path(), {});
-  shared_.fetch_budget = absl::Milliseconds(100);
   const auto one = Store(server.address());
   Publish(one.get(), 1, 3);
+  shared_.fetch_budget = absl::Seconds(1);
+  redis_.silence = kShortSilence;
   const auto other = Store(server.address());
   // Repeat the fetch: on a busy machine it may take longer than the budget.
   for (const absl::Time until = Soon(); Fetch(other.get(), 1) == 0;) ASSERT_LT(absl::Now(), until);
@@ -291,10 +291,9 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
   const int fetches = given == nullptr ? 1200 : std::atoi(given);
   constexpr uint64_t kPrompts = 600;  // each prompt has 2 KiB; together twice the size of RAM
   LyingRedis redis;
-  // The budget is much longer than a load from a silent server takes: if a load seems too slow for
-  // the budget, lookups try it only once a second.
-  shared_.fetch_budget = absl::Seconds(4);
-  redis_.silence = absl::Milliseconds(200);  // shorter than the time budget of a lookup
+  // The silence is much shorter than the time budget of a lookup: if a load seems too slow for the
+  // budget, lookups try it only once a second.
+  redis_.connect_wait = redis_.silence = absl::Seconds(1);
   redis_.probe_pause = absl::Milliseconds(5);
   host_bytes_ = kMiB / 2;
   model_ = KitModel().Make();
@@ -326,8 +325,10 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
             << before / kMiB << " MiB after 1,000, " << most / kMiB << " at most\n";
 }
 
-// During the drop, one of three stores has no connection, and loads are running.
-TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
+// During the drop, one of three stores has no connection, and loads are running. On a busy machine,
+// a check for drops may take longer than a lookup waits for it; SharedDropsTest measures the times
+// with a fake clock.
+TEST_F(SharedRedisTest, DropAllReachesStoresDuringLoads) {
   const TestFolder data;
   RedisProcess server(data.path(), {});
   server.Ask({"ACL", "SETUSER", "cut", "on", ">word", "~*", "+@all"});
@@ -340,8 +341,8 @@ TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   const auto cut = Store(server.address());
   constexpr uint64_t kOld = 20;
   Publish(one.get(), 1, kOld);
-  const absl::Time until = Soon();
   for (TieredStore* store : {other.get(), cut.get()}) {
+    const absl::Time until = Soon();
     while (Hits(store, 1, kOld) < kOld) ASSERT_LT(absl::Now(), until);
   }
   server.Ask({"ACL", "SETUSER", "cut", "off"});
@@ -360,15 +361,18 @@ TEST_F(SharedRedisTest, DropAllAppliesWithinSecond) {
   ASSERT_TRUE(one->DropAll("default", false).ok());
   const absl::Time dropped = absl::Now();
   EXPECT_EQ(Hits(one.get(), 1, kOld), 0u);
-  while (Hits(other.get(), 1, kOld) > 0) ASSERT_LT(absl::Now(), dropped + absl::Seconds(1));
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(Hits(other.get(), 1, kOld), 0u);
   do {
     EXPECT_EQ(Hits(cut.get(), 1, kOld), kOld) << "it cannot know";
   } while (absl::Now() < dropped + absl::Seconds(1));
+  const auto await_misses = [&](TieredStore* store) {
+    const absl::Time until = Soon();
+    while (Hits(store, 1, kOld) > 0) ASSERT_LT(absl::Now(), until);
+  };
+  await_misses(other.get());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Hits(other.get(), 1, kOld), 0u);
   server.Ask({"ACL", "SETUSER", "cut", "on"});
-  const auto reaches = [&] { return cut->Stats().Of(Counter::kSharedUnreachableShards) == 0; };
-  while (!reaches()) ASSERT_LT(absl::Now(), until);
-  EXPECT_EQ(Hits(cut.get(), 1, kOld), 0u) << "its first answers";
+  await_misses(cut.get());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Hits(cut.get(), 1, kOld), 0u);
   stop = true;
   for (std::thread& load : loads) load.join();
   // Restarting Redis does not affect local entries.

@@ -2,10 +2,11 @@
 // visible.
 //
 // A child process publishes, fetches, evicts, demotes and scrubs in two stores, and prints which
-// publishes were acknowledged by the store that has space for everything. The parent kills the
-// child after a number of microseconds chosen by a seed, opens the folders and checks them. The
-// folders are used for several rounds, so that later rounds also recover from what earlier rounds
-// left. HEARTH_KILLS=N sets the number of kills.
+// publishes were acknowledged by the store that has space for everything. A seed chooses after how
+// many acknowledged publishes, and after which part of the time of one more publish, the parent
+// kills the child; so the machine's speed does not matter. The parent then opens the folders and
+// checks them. The folders are used for several rounds, so that later rounds also recover from what
+// earlier rounds left. HEARTH_KILLS=N sets the number of kills.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -57,18 +58,19 @@ class Child {
     }
     return false;
   }
-  // Reads the child's output until the time `until`, then kills the child and reads the rest of the
-  // pipe.
-  std::string RunAndKill(absl::Time until) {
+  // Reads this many lines of the child's output, waits for a part of the time that a line took,
+  // then kills the child and reads the rest of the pipe.
+  std::string RunAndKill(int lines, double part) {
     std::string said;
     char buffer[4096];
-    while (true) {
-      const int64_t left_ms = absl::ToInt64Milliseconds(until - absl::Now());
-      pollfd wait{out_, POLLIN, 0};
-      if (left_ms <= 0 || poll(&wait, 1, static_cast<int>(left_ms)) <= 0) break;
-      const ssize_t got = read(out_, buffer, sizeof(buffer));
-      if (got <= 0) break;
-      said.append(buffer, static_cast<size_t>(got));
+    const absl::Time start = absl::Now();
+    for (char c; lines > 0 && read(out_, &c, 1) == 1; lines -= c == '\n' ? 1 : 0) said += c;
+    const auto written = std::max<ptrdiff_t>(1, std::count(said.begin(), said.end(), '\n'));
+    const absl::Time until = absl::Now() + (absl::Now() - start) * part / written;
+    for (absl::Duration left; (left = until - absl::Now()) > absl::ZeroDuration();) {
+      const timespec wait = absl::ToTimespec(left);
+      pollfd end{out_, 0, 0};
+      if (ppoll(&end, 1, &wait, nullptr) != 0) break;
     }
     kill(pid_, SIGKILL);
     for (ssize_t got; (got = read(out_, buffer, sizeof(buffer))) > 0;) {
@@ -87,6 +89,7 @@ class Child {
 
 constexpr int kUsualKills = 20;
 constexpr int kKillsOfAFolder = 20;
+constexpr int kLinesMax = 12;
 
 int Kills() {
   const char* text = std::getenv("HEARTH_KILLS");
@@ -100,7 +103,8 @@ class Killing {
   void Round(int round) {
     Child child(folder_.path(), next_seed_, round % 4 == 3 ? "sync" : "disk");
     ASSERT_TRUE(child.WaitForFirstLine());
-    const std::string said = child.RunAndKill(absl::Now() + absl::Microseconds(random_() % 120000));
+    const int lines = 1 + static_cast<int>(random_() % kLinesMax);
+    const std::string said = child.RunAndKill(lines, static_cast<double>(random_() % 100) / 100);
     ASSERT_TRUE(child.was_killed());
     ASSERT_EQ(said.find("wrong"), std::string::npos) << said.substr(said.find("wrong"));
     uint64_t under_way = next_seed_;

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/store_checks.h"
 #include "tests/support/store_kit.h"
@@ -55,11 +56,12 @@ void Hammer(const StoreOptions& options) {
   std::atomic<int> wrong{0};
   std::atomic<uint64_t> events{0}, last_sequence{0};
   std::atomic<bool> ordered{true};
+  absl::Notification first;
   WatchStart watch = store->Subscribe("default", {}, [&](const StoreEvent& event) {
     const uint64_t before = last_sequence.exchange(event.sequence);
     const bool lost = event.kind == StoreEvent::Kind::kLost;
     if (lost ? event.sequence <= before : event.sequence != before + 1) ordered = false;
-    ++events;
+    if (++events == 1) first.Notify();
   });
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -68,8 +70,8 @@ void Hammer(const StoreOptions& options) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_TRUE(store->Flush(absl::InfiniteFuture()).ok());
+  EXPECT_TRUE(first.WaitForNotificationWithTimeout(absl::Minutes(5)));
   watch.subscription.reset();
-  EXPECT_GT(events, 0u);
   EXPECT_TRUE(ordered);
   CheckInvariants(store.get());
   const StoreStats stats = store->Stats();

@@ -141,7 +141,7 @@ class Dropped:
         self._fleet = fleet
         self._prompts = [prompt(100, f"{name} {number}") for number in range(8)]
         for ids in self._prompts:
-            fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
+            fleet.publish(ids, fleet.nodes[0].workers[0])
 
     def __len__(self):
         return len(self._prompts)
@@ -164,7 +164,7 @@ def _drop_while_cut(field, name):
     dropped = Dropped(field.fleet, name)
     field.verdict.all("served by the other before", dropped.count_served(blind), len(dropped))
     field.cut(blind)
-    dropper.drop_all()
+    wait_for(lambda: _drops(dropper), "the first store drops everything")
     return dropped
 
 

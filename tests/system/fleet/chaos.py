@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tests" / "system"), str(ROOT / "scripts")]
 import namespaces  # noqa: E402  (path set above)
 import outages  # noqa: E402
 import changes  # noqa: E402
-from engine import Engine  # noqa: E402
+from engine import NODE_TIMEOUT_MS, PATIENT_NODE_TIMEOUT_MS, Engine  # noqa: E402
 from fleet import Fleet  # noqa: E402
 from redis_process import skip_without_redis  # noqa: E402
 from verdict import Verdict  # noqa: E402
@@ -53,7 +53,8 @@ class Field:
 
     def __init__(self, args, how, folder):
         self.verdict, self.count, self.rate = None, args.count, args.rate
-        self.engine = Engine(folder, replicas=how.get("replicas", 1))
+        self.engine = Engine(folder, replicas=how.get("replicas", 1), node_timeout_ms=(
+            PATIENT_NODE_TIMEOUT_MS if args.short else NODE_TIMEOUT_MS))
         self.password_file = folder / "password"
         flags = ()
         if "user" in how:
@@ -64,7 +65,7 @@ class Field:
         self.fleet = None
         try:
             self.fleet = Fleet(args.bin_dir, args.write_checkpoint, folder, self.engine.urls(),
-                               store_flags=flags, model=args.model)
+                               store_flags=flags, model=args.model, patient=args.short)
             self.fleet.publish_known()
         except BaseException:
             self.close()

@@ -10,6 +10,8 @@ from redis_process import REDIS
 
 PORT = 6379
 NODE_TIMEOUT_MS = 1000
+# On a busy machine, servers would often count as failed after one second.
+PATIENT_NODE_TIMEOUT_MS = 5000
 LONG_S = 120  # time limit of a wait; only a hanging process reaches it
 _pause = threading.Event()  # never set
 
@@ -98,8 +100,10 @@ class Connection:
 class Engine:
     """A Redis Cluster of `primaries` servers, each with `replicas` replicas."""
 
-    def __init__(self, folder, primaries=3, replicas=1, settings=(), name="redis"):
+    def __init__(self, folder, primaries=3, replicas=1, settings=(), name="redis",
+                 node_timeout_ms=NODE_TIMEOUT_MS):
         self._folder, self._name, self._settings = folder, name, settings
+        self._node_timeout_ms = node_timeout_ms
         self._replicas = replicas
         self.servers = []
         for _ in range(primaries * (1 + replicas)):
@@ -110,7 +114,7 @@ class Engine:
         name = f"{self._name}{len(self.servers) + 1}"
         self.servers.append(Server(
             Host(name), self._folder / name, "--cluster-enabled", "yes", "--cluster-node-timeout",
-            NODE_TIMEOUT_MS, "--cluster-require-full-coverage", "no", "--cluster-port", 16379,
+            self._node_timeout_ms, "--cluster-require-full-coverage", "no", "--cluster-port", 16379,
             "--cluster-replica-validity-factor", 0, "--repl-diskless-sync-delay", 0,
             *self._settings))
         return self.servers[-1]

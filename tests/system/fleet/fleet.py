@@ -4,10 +4,11 @@ import json
 import pathlib
 import subprocess
 
+from engine import wait_for
 from hearth_procs import Cluster
 from load import Answer, Client, Prompts, Reference
 from namespaces import Host
-from system_support import CHUNK_TOKENS, GEOMETRIES
+from system_support import CHUNK_TOKENS, GEOMETRIES, LONG_S
 
 SECRET = "5a" * 32
 STORE_PORT, METRICS_PORT = 7080, 7081
@@ -47,10 +48,11 @@ class Node:
 
 class Fleet:
     """The nodes, a reference worker without a store, and a client. `engine`: addresses of the Redis
-    cluster. `model`: a folder; None: a tiny model."""
+    cluster. `model`: a folder; None: a tiny model. `patient`: lookups get long time limits, so that
+    on a busy machine, too, they find what the cluster has."""
 
     def __init__(self, bin_dir, checkpoint_writer, folder, engine, nodes=(2, 1, 1),
-                 store_flags=(), model=None):
+                 store_flags=(), model=None, patient=False):
         self.cluster = Cluster(bin_dir, folder / "processes")
         self.folder, self.engine = pathlib.Path(folder), engine
         self._secret = self.folder / "secret"
@@ -58,7 +60,9 @@ class Fleet:
         self._secret.chmod(0o600)
         self.model = model or self._write_model(checkpoint_writer)
         self.small_ram = "24MiB" if model else "1MiB"  # a few prompts
-        self.flags = ("--secret-file", self._secret, *store_flags)
+        self.flags = ("--secret-file", self._secret, *store_flags,
+                      *(("--shared-fetch-budget", "1m") if patient else ()))
+        self._worker_flags = ("--fetch-budget", f"{LONG_S}s") if patient else ()
         self.nodes = []
         for workers in nodes:
             node = self.add_node()
@@ -82,7 +86,7 @@ class Fleet:
 
     def start_worker(self, store, host):
         flags = ["--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads", "1",
-                 "--pool-bytes", 0, "--digest-cache", ""]
+                 "--pool-bytes", 0, "--digest-cache", "", *self._worker_flags]
         place = {} if host is None else {"listen": f"{host.address}:0", "under": host.words}
         return self.cluster.worker(self.model, store, *flags, **place)
 
@@ -100,15 +104,24 @@ class Fleet:
         self.client.workers = [worker for node in self.nodes for worker in node.workers]
 
     def ask(self, ids, worker=None, *flags):
+        # On a busy machine, the first connect can fail.
+        flags += () if worker is None else ("--wait", LONG_S)
         client = self.client if worker is None else Client(self.cluster, [worker])
         answer = client.ask(Answer(ids, 0), *flags)
         assert answer.result, answer.errors
         return answer
 
+    def publish(self, ids, worker=None):
+        """Publishes a prompt until the Redis cluster has it: a write can fail while a server of the
+        cluster stalls."""
+        wait_for(lambda: self.ask(ids, worker, "--durability", "shared",
+                                  "--wait-published").result["durable"] == "shared",
+                 "the cluster has the prompt")
+
     def publish_known(self):
         """Publishes all known prompts to the Redis cluster."""
         for ids in self.prompts.known:
-            self.ask(ids, None, "--durability", "shared", "--wait-published")
+            self.publish(ids)
 
     def count(self, name):
         return sum(node.counters()[name] for node in self.nodes if node.store.popen.poll() is None)

@@ -36,8 +36,8 @@ def primary_killed(field, silent=False):
     lost = sum(answer.cached == 0 for answer in asked)
     if silent:  # If the silent primary has the generation, lookups may wait for their whole budget.
         verdict.note("of those, not restored", lost)
-    else:
-        verdict.none("of those, not restored", lost)
+    else:  # A server that stalls for half a second on a busy machine counts as silent.
+        verdict.in_time("of those, not restored", lost, 0, 0)
     verdict.in_time("readable again after s", again, 3.5)
     answers = requests.answers
     verdict.hits(answers[:before], answers[before:], 0.95)

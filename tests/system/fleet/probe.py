@@ -23,7 +23,7 @@ class Probe(BackgroundThread):
 
     def publish(self, worker):
         for ids in self.prompts:
-            self._fleet.ask(ids, worker, "--durability", "shared", "--wait-published")
+            self._fleet.publish(ids, worker)
 
     def _run(self):
         while not self._stop.is_set():
@@ -57,7 +57,7 @@ def publish_one_chunk(fleet, engine, count):
     published, known = [], heads()
     for number in range(count):
         ids = prompt(CHUNK_TOKENS + 1, f"one chunk {number}")
-        fleet.ask(ids, fleet.nodes[0].workers[0], "--durability", "shared", "--wait-published")
+        fleet.publish(ids, fleet.nodes[0].workers[0])
         now = heads()
         # The prompt's last token is in separate, smaller objects.
         new = sorted(now - known, key=lambda head: -int(head[1].cli("strlen", head[0])))

@@ -116,7 +116,8 @@ class OfTheSharedTier(AlertsTest, RedisTest):
 
     def start(self, name):
         return self.cluster.store(self.folder / name, "--host-bytes", "1MiB", "--disk-bytes",
-                                  "10MiB", *self.shared, pages=("metrics",))
+                                  "10MiB", "--shared-fetch-budget", "1m", *self.shared,
+                                  pages=("metrics",))
 
     def overwrite(self):
         """Changes the large values in Redis, as another program could."""

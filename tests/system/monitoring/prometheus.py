@@ -17,12 +17,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from log_waits import wait_for_log  # noqa: E402  (path set above)
 from redis_process import SKIPPED, free_port  # noqa: E402
-from system_support import ROOT  # noqa: E402
+from system_support import LONG_S, ROOT  # noqa: E402
 
 PROGRAM = shutil.which("prometheus")
 MONITORING = ROOT / "deploy/monitoring"
-LONG_S = 120  # time limit of a wait; only a hanging process reaches it
-EVERY = "250ms"
+READY, TAKEN = "Server is ready to receive web requests", "address already in use"
+EVERY = "1s"  # long enough for a busy process to answer a scrape
 
 
 def skip_without_prometheus():
@@ -49,7 +49,7 @@ class Prometheus:
             {"groups": [{"name": "hearth", "rules": rules}]}))
         config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": EVERY, "scrape_timeout": EVERY,
-                            "evaluation_interval": EVERY}
+                            "evaluation_interval": "250ms"}
         processes = {"hearth-store": stores, "hearth-worker": workers}
         for job in config["scrape_configs"]:
             del job["dns_sd_configs"]
@@ -58,18 +58,28 @@ class Prometheus:
                 for process in processes[job["job_name"]]]}]
         file, log = folder / "prometheus.yml", folder / "log"
         file.write_text(yaml.safe_dump(config))
+        self._targets = len(stores) + len(workers)
+        while not self._start(test, [PROGRAM, f"--config.file={file}",
+                                     f"--storage.tsdb.path={folder / 'tsdb'}"], log):
+            pass
+        self.wait_for_scrapes()
+
+    def _start(self, test, words, log):
+        """Starts the program on a free port; returns False if another process took the port."""
         port = free_port()
+        self._url = f"http://127.0.0.1:{port}"
         with open(log, "wb") as out:
-            popen = subprocess.Popen(
-                [PROGRAM, f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
-                 f"--web.listen-address=127.0.0.1:{port}"], stdout=out, stderr=out)
+            popen = subprocess.Popen([*words, f"--web.listen-address=127.0.0.1:{port}"],
+                                     stdout=out, stderr=out)
         test.addCleanup(popen.wait)
         test.addCleanup(popen.kill)
-        self._url = f"http://127.0.0.1:{port}"
-        self._targets = len(stores) + len(workers)
-        wait_for_log(types.SimpleNamespace(popen=popen, log_path=log, log_tail=log.read_text),
-                     lambda text: "Server is ready to receive web requests" in text)
-        self.wait_for_scrapes()
+        said = wait_for_log(
+            types.SimpleNamespace(popen=popen, log_path=log, log_tail=log.read_text),
+            lambda text: next((line for line in text.splitlines()
+                               if READY in line or TAKEN in line), None))
+        if TAKEN in said:
+            popen.wait()  # then the next one can lock the database
+        return READY in said
 
     def query(self, expr):
         """Returns the values of an instant query."""
