@@ -39,12 +39,22 @@ struct ChatPart {
   bool cache_breakpoint = false;
 };
 
+// A call of a function in an assistant message.
+struct ChatCall {
+  std::string id, name;
+  std::string arguments;  // JSON
+};
+
 struct ChatMessage {
   std::string role;  // system, developer, user, assistant or model
   std::vector<ChatPart> parts;
   // For a model message: the tokens that the model generated. The message's text is then written
   // unchanged, including white space. Empty: the text is rendered and encoded as usual.
   std::vector<int32_t> token_ids = {};
+  // Only for a model's own template that reads tools: the calls of an assistant message. A message
+  // of the role `tool` has the id of the call that it answers, and the name of the function.
+  std::vector<ChatCall> calls = {};
+  std::string call_id = {}, name = {};
 };
 
 enum class ChatEnding {
