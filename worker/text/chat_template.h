@@ -32,6 +32,8 @@ inline constexpr char kEndOfTurn[] = "<end_of_turn>";
 
 // Returns whether messages of this role, at the beginning of a chat, form the system text.
 bool IsSystemRole(std::string_view role);
+// Returns whether the model wrote messages of this role.
+bool IsModelRole(std::string_view role);
 
 struct ChatPart {
   std::string text;  // well-formed UTF-8
@@ -83,8 +85,11 @@ struct RenderedChat {
   std::vector<Answer> answers;
 };
 
-// kInvalidArgument, with the path of the field: there are no messages, a role is unknown, or
-// `ending` is kContinued and the last message is not a model message.
+// kInvalidArgument, with the path of the field: there are no messages, or `ending` is kContinued
+// and the last message is not a model message.
+absl::Status CheckEnding(const std::vector<ChatMessage>& messages, ChatEnding ending);
+
+// kInvalidArgument, with the path of the field: CheckEnding fails, or a role is unknown.
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending);
 

@@ -101,11 +101,10 @@ absl::Status WhyNotEncoded(EncodeEnd end, absl::string_view field, const PromptL
 }
 
 // Encodes the rendered text. Answers with token ids are inserted from `messages`. `field`: path of
-// the prompt in the request. The text between two answers is encoded separately. It begins and ends at a turn
-// marker of the template, or at the blank line between two messages of a turn; no token crosses
-// these borders.
-// REQUIRES: breakpoints are ascending (repeats are allowed) and lie between characters; `declared`
-// has one entry per breakpoint.
+// the prompt in the request. The text between two answers is encoded separately. It begins and ends
+// at a turn marker of the template, or at the blank line between two messages of a turn; no token
+// crosses these borders. REQUIRES: breakpoints are ascending (repeats are allowed) and lie between
+// characters; `declared` has one entry per breakpoint.
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
                                     absl::string_view field, const Tokenizer& tokenizer,
                                     const PromptLimits& limits) {
@@ -244,7 +243,8 @@ ChatEnding EndingOf(const ChatInput& chat, PromptPurpose purpose) {
 // Renders a chat by the model's own template.
 absl::StatusOr<Prompt> FromOwnTemplate(const ChatInput& chat, ChatEnding ending,
                                        const Tokenizer& tokenizer, const PromptLimits& limits) {
-  absl::StatusOr<RenderedChat> rendered = limits.chat_template->Render(chat, ending, limits.stopped);
+  absl::StatusOr<RenderedChat> rendered =
+      limits.chat_template->Render(chat, ending, limits.stopped);
   if (!rendered.ok()) return rendered.status();
   if (rendered->text.empty()) return Invalid("chat: the chat template renders it to no text");
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;

@@ -39,8 +39,8 @@ struct ChatInput {
   bool strict = false;
   // The last message is the beginning of the model's answer, so the model's turn stays open.
   bool continue_final_message = false;
-  // Only for a model's own template that reads tools: the tools (JSON objects), and the beginning of
-  // the answer, which follows the generation prompt.
+  // Only for a model's own template that reads tools: the tools (JSON objects), and the beginning
+  // of the answer, which follows the generation prompt.
   std::vector<std::string> tools = {};
   std::string answer_prefix = {};
 };

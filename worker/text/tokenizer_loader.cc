@@ -101,17 +101,15 @@ std::string Which(const FoundTemplate& found) {
 // Starts the process that renders chats by the template. Sets why_no_chats if that fails.
 void UseOwnTemplate(const FoundTemplate& found, const Variables& variables,
                     LoadedTokenizer* loaded) {
-  auto made =
-      ModelTemplate::Make(OneLine(found.from), *found.text, variables, *loaded->tokenizer);
+  auto made = ModelTemplate::Make(OneLine(found.from), *found.text, variables, *loaded->tokenizer);
   if (made.ok()) {
     loaded->chat_template = *std::move(made);
     loaded->notes.push_back(
         absl::StrCat("chat_template: ", Which(found), " renders chats, by Python's Jinja"));
     return;
   }
-  loaded->why_no_chats =
-      absl::StrCat("the model's chat template, ", OneLine(found.from), ", ",
-                   OneLine(made.status().message()), kOtherWays);
+  loaded->why_no_chats = absl::StrCat("the model's chat template, ", OneLine(found.from), ", ",
+                                      OneLine(made.status().message()), kOtherWays);
 }
 
 // Chooses the template that renders chats, and adds notes about the model's templates. Sets
@@ -122,13 +120,13 @@ void ChooseTemplate(const std::vector<FoundTemplate>& templates, ChatTemplateCho
   for (const FoundTemplate& found : templates) {
     const bool is_known = found.text.ok() && RendersAsGemma(*found.text);
     if (is_known || choice == ChatTemplateChoice::kGemma) {
-      loaded->notes.push_back(absl::StrCat(
-          "chat_template: ", Which(found),
-          is_known ? " renders as Gemma 3's"
-                   : " is ignored: --chat-template gemma renders chats by Gemma 3's"));
+      loaded->notes.push_back(
+          absl::StrCat("chat_template: ", Which(found),
+                       is_known ? " renders as Gemma 3's"
+                                : " is ignored: --chat-template gemma renders chats by Gemma 3's"));
     } else if (!found.text.ok()) {
-      loaded->why_no_chats = absl::StrCat("the model's chat template is not known: ",
-                                          Which(found), kOtherWays);
+      loaded->why_no_chats =
+          absl::StrCat("the model's chat template is not known: ", Which(found), kOtherWays);
     } else {
       own = &found;
     }
@@ -143,7 +141,8 @@ void ChooseTemplate(const std::vector<FoundTemplate>& templates, ChatTemplateCho
   if (own != nullptr && loaded->why_no_chats.empty() && loaded->tokenizer != nullptr)
     UseOwnTemplate(*own, variables, loaded);
   if (!loaded->why_no_chats.empty())
-    loaded->notes.push_back(absl::StrCat("chat_template: chats are refused: ", loaded->why_no_chats));
+    loaded->notes.push_back(
+        absl::StrCat("chat_template: chats are refused: ", loaded->why_no_chats));
   if (templates.empty())
     loaded->notes.push_back("chat_template: the model has none: Gemma 3's is used");
 }
@@ -225,9 +224,8 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
   }
   const absl::Status made = Make(model, ReadGgufVocabulary(*header, &loaded->notes), loaded);
   if (!made.ok()) return made;
-  const Variables variables = loaded->tokenizer == nullptr
-                                  ? Variables()
-                                  : VariablesOfGguf(*header, *loaded->tokenizer);
+  const Variables variables =
+      loaded->tokenizer == nullptr ? Variables() : VariablesOfGguf(*header, *loaded->tokenizer);
   ChooseTemplate(templates, choice, variables, loaded);
   return absl::OkStatus();
 }

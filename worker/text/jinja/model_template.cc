@@ -29,10 +29,6 @@ struct Cut {
   bool declared = false;
 };
 
-bool IsAnswer(const ChatMessage& message) {
-  return message.role == "assistant" || message.role == "model";
-}
-
 std::vector<Cut> CutsOf(const ChatInput& chat) {
   const std::vector<ChatMessage>& messages = chat.messages;
   size_t system = 0, openings = 0;
@@ -45,7 +41,8 @@ std::vector<Cut> CutsOf(const ChatInput& chat) {
       if (parts[j].cache_breakpoint)
         cuts.push_back({i + 1, j + 1 < parts.size() ? j + 1 : 0, false, true});
     }
-    if (i > 0 && IsAnswer(messages[i]) && openings++ < kMaxOpenings) cuts.push_back({i, 0, true});
+    if (i > 0 && IsModelRole(messages[i].role) && openings++ < kMaxOpenings)
+      cuts.push_back({i, 0, true});
   }
   return cuts;
 }
@@ -55,9 +52,9 @@ Json MessageJson(const ChatMessage& message) {
   for (const ChatPart& part : message.parts) parts.push_back(part.text);
   for (const ChatCall& call : message.calls)
     calls.push_back({{"id", call.id}, {"name", call.name}, {"arguments", call.arguments}});
-  const std::string role = IsSystemRole(message.role) ? "system"
-                           : IsAnswer(message)        ? "assistant"
-                                                      : message.role;
+  const std::string role = IsSystemRole(message.role)  ? "system"
+                           : IsModelRole(message.role) ? "assistant"
+                                                       : message.role;
   return {{"role", role},
           {"parts", std::move(parts)},
           {"tool_calls", std::move(calls)},
@@ -86,18 +83,14 @@ Json RequestFor(const ChatInput& chat, ChatEnding ending, const std::vector<Cut>
                                                              : "closed"}};
 }
 
-absl::Status CheckRoles(const ChatInput& chat, ChatEnding ending) {
-  if (chat.messages.empty()) return absl::InvalidArgumentError("chat.messages: must not be empty");
+absl::Status CheckRoleSizes(const ChatInput& chat) {
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const std::string& role = chat.messages[i].role;
     if (!role.empty() && role.size() <= kMaxRoleBytes) continue;
     return absl::InvalidArgumentError(absl::StrCat("chat.messages[", i, "].role: must have 1 to ",
                                                    kMaxRoleBytes, " bytes; got ", role.size()));
   }
-  if (ending != ChatEnding::kContinued || IsAnswer(chat.messages.back())) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("chat.messages[", chat.messages.size() - 1,
-                   "].role: must be assistant or model if continue_final_message is set"));
+  return absl::OkStatus();
 }
 
 // Reads the offsets in `list`. Returns false if one is not between two characters of `text`.
@@ -165,7 +158,8 @@ absl::StatusOr<std::unique_ptr<ModelTemplate>> ModelTemplate::Make(
 
 absl::StatusOr<RenderedChat> ModelTemplate::Render(const ChatInput& chat, ChatEnding ending,
                                                    const std::function<bool()>& stopped) const {
-  if (absl::Status status = CheckRoles(chat, ending); !status.ok()) return status;
+  if (absl::Status status = CheckEnding(chat.messages, ending); !status.ok()) return status;
+  if (absl::Status status = CheckRoleSizes(chat); !status.ok()) return status;
   const std::vector<Cut> cuts = CutsOf(chat);
   const absl::StatusOr<Json> answer = process_->Ask(RequestFor(chat, ending, cuts), stopped);
   absl::StatusOr<RenderedChat> rendered =

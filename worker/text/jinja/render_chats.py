@@ -5,12 +5,26 @@ length, most significant byte first) and JSON. The first message sets the templa
 message is a chat. The answer to a template or chat that fails is {"error": WORDS}. Untrusted people
 may have written the template, so the process gives up its rights before it reads a message.
 """
+import codecs
+import ctypes
 import datetime
+import errno
 import json
+import os
 import re
 import resource
 import signal
+import struct
 import sys
+
+try:
+    import jinja2
+    import jinja2.debug
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.sandbox
+except ImportError:
+    jinja2 = None
 
 MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # noncharacters, which no text should have
 MAX_WORDS = 300
@@ -18,12 +32,36 @@ KEYS = "arguments|parameters"
 PROBE = {"name": "probe_0", "arguments": {"key_0": "value_0"}}
 
 
+def forbid_system_calls():
+    """Leaves the system calls that computing needs. All others fail, also after an escape from
+    Jinja's sandbox: the worker's process has the same user."""
+    if os.uname().machine != "x86_64":
+        return
+    # read, write, mmap, mprotect, munmap, brk, rt_sigaction, rt_sigprocmask, rt_sigreturn, mremap,
+    # madvise, setitimer, exit, gettimeofday, time, futex, clock_gettime, exit_group, getrandom
+    allowed = (0, 1, 9, 10, 11, 12, 13, 14, 15, 25, 28, 38, 60, 96, 201, 202, 228, 231, 318)
+    load, equal, end = 0x20, 0x15, 0x06  # operations of a seccomp filter (seccomp(2))
+    rules = [(load, 0, 0, 4), (equal, 1, 0, 0xC000003E), (end, 0, 0, 0x80000000), (load, 0, 0, 0)]
+    rules += [(equal, len(allowed) - i, 0, number) for i, number in enumerate(allowed)]
+    rules += [(end, 0, 0, 0x50000 | errno.EPERM), (end, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    prctl = ctypes.CDLL(None).prctl
+    zero = ctypes.c_ulong(0)
+    prctl(38, ctypes.c_ulong(1), zero, zero, zero)  # PR_SET_NO_NEW_PRIVS
+    prctl(22, ctypes.c_ulong(2),  # PR_SET_SECCOMP
+          struct.pack("@HP", len(rules), ctypes.addressof(code)), zero, zero)
+
+
 def give_up_rights(memory_bytes):
-    """Allows no new file, socket, process or core file."""
+    """Allows no new file, socket or process. Loads what Jinja would load later."""
+    for name in ("ascii", "unicode_escape"):
+        codecs.lookup(name)
+    make_environment().from_string("{{ strftime_now('%Y') + ([1, 'a\n'] | pprint) }}").render()
     for what, most in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0),
                        (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NPROC, 0),
-                       (resource.RLIMIT_NOFILE, 3)):
+                       (resource.RLIMIT_NOFILE, 0)):
         resource.setrlimit(what, (most, most))
+    forbid_system_calls()
 
 
 def raise_exception(message):
@@ -220,6 +258,11 @@ def read(size):
     return got
 
 
+def write(answer):
+    sys.stdout.buffer.write(len(answer).to_bytes(4, "big") + answer)
+    sys.stdout.buffer.flush()
+
+
 def reply_to(make):
     """Returns the answer that `make` makes, or its error."""
     try:
@@ -246,6 +289,8 @@ def main():
     while True:
         size = int.from_bytes(read(4), "big")
         text = read(size).decode()
+        if jinja2 is None:
+            return write(b'{"missing": true}')
         if setup is None:
             setup = json.loads(text)
             give_up_rights(setup["memory_bytes"])
@@ -255,19 +300,8 @@ def main():
         signal.setitimer(signal.ITIMER_PROF, 0)
         if len(made) > 4 * size + (1 << 20):
             made = json.dumps({"error": f"the rendering has {len(made)} bytes"}).encode()
-        sys.stdout.buffer.write(len(made).to_bytes(4, "big") + made)
-        sys.stdout.buffer.flush()
+        write(made)
 
 
-try:
-    import jinja2
-    import jinja2.debug
-    import jinja2.ext
-    import jinja2.meta
-    import jinja2.nodes
-    import jinja2.sandbox
-except ImportError:
-    FAILED = b'{"missing": true}'
-    sys.stdout.buffer.write(len(FAILED).to_bytes(4, "big") + FAILED)
-    sys.exit()
-main()
+if __name__ == "__main__":
+    main()

@@ -191,8 +191,8 @@ absl::Status TemplateProcess::Spawn() {
   sigfillset(&signals);
   posix_spawnattr_setsigdefault(&attributes, &signals);
   // Its own process group: Ctrl-C ends the worker, which then ends the child.
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                            POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   // -I: no module of a user's folder. -B: no bytecode is written.
   const char* arguments[] = {limits_.python, "-I", "-B", "-c", kRenderChats, nullptr};
   char* no_environment[] = {nullptr};
