@@ -101,7 +101,7 @@ TEST_F(OwnTemplateTest, TemplateWithoutToolsGetsThemAsText) {
   ChatJson body = ChatWithLamp();
   EXPECT_THAT(Rendered({{"messages", body["messages"]}, {"tools", body["tools"]}}),
               AllOf(StartsWith("<bos>[system] You have access to functions."),
-                    HasSubstr("{\"name\": \"lamp\""), HasSubstr("}[user] the keeper")));
+                    HasSubstr("{\"name\": \"lamp\""), HasSubstr("}\n[user] the keeper")));
 }
 
 TEST_F(OwnTemplateTest, ToolsCallsAndResultsReachTemplate) {

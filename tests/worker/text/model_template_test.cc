@@ -98,6 +98,8 @@ TEST(ModelTemplate, ChatIsRenderedWithOneBos) {
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_EQ(prompt->text, "<bos>[system] s<end_of_turn>[assistant] a<end_of_turn>[assistant] ");
   EXPECT_EQ(prompt->token_ids, TinyTokenizer().Encode(prompt->text));
+  EXPECT_EQ(BuildWith(**made, Chat({{"system", "s"}, {"developer", "t"}, {"user", "u"}}))->text,
+            "<bos>[system] s\n\nt<end_of_turn>[user] u<end_of_turn>[assistant] ");
   const auto without = MakeTemplate("{% for m in messages %}{{ m.content }}{% endfor %}");
   EXPECT_EQ(BuildWith(**without, Chat({{"user", "the lamp"}}))->text, "<bos>the lamp");
 }

@@ -1,7 +1,7 @@
 #include "worker/text/jinja/model_template.h"
 
 #include <algorithm>
-#include <cassert>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -16,9 +16,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Openings of answers that become breakpoints: each costs a rendering. A chat that goes on from an
-// earlier answer than the last 16 computes that answer again.
-constexpr size_t kMaxOpenings = 16;
+// Number of answers, the last ones, whose openings become breakpoints: each costs a rendering. The
+// next request of a chat begins with the prompt of this one, so one is enough unless answers are
+// replaced.
+constexpr size_t kMaxOpenings = 4;
 constexpr size_t kMaxRoleBytes = 32;
 
 // A beginning of the chat that ends at a breakpoint: messages, the last of them with the first
@@ -28,6 +29,21 @@ struct Cut {
   bool opens_answer = false;
   bool declared = false;
 };
+
+// Returns the chat with its first system messages as one: templates read no more than one.
+ChatInput WithOneSystem(ChatInput chat) {
+  std::vector<ChatMessage>& messages = chat.messages;
+  const auto rest = std::find_if(messages.begin(), messages.end(), [](const ChatMessage& message) {
+    return !IsSystemRole(message.role);
+  });
+  for (auto next = messages.begin(); next != rest; ++next) {
+    if (next == messages.begin() || next->parts.empty()) continue;
+    next->parts[0].text.insert(0, "\n\n");
+    std::move(next->parts.begin(), next->parts.end(), std::back_inserter(messages[0].parts));
+  }
+  if (rest - messages.begin() > 1) messages.erase(messages.begin() + 1, rest);
+  return chat;
+}
 
 std::vector<Cut> CutsOf(const ChatInput& chat) {
   const std::vector<ChatMessage>& messages = chat.messages;
@@ -156,10 +172,11 @@ absl::StatusOr<std::unique_ptr<ModelTemplate>> ModelTemplate::Make(
   return made;
 }
 
-absl::StatusOr<RenderedChat> ModelTemplate::Render(const ChatInput& chat, ChatEnding ending,
+absl::StatusOr<RenderedChat> ModelTemplate::Render(const ChatInput& given, ChatEnding ending,
                                                    const std::function<bool()>& stopped) const {
-  if (absl::Status status = CheckEnding(chat.messages, ending); !status.ok()) return status;
-  if (absl::Status status = CheckRoleSizes(chat); !status.ok()) return status;
+  if (absl::Status status = CheckEnding(given.messages, ending); !status.ok()) return status;
+  if (absl::Status status = CheckRoleSizes(given); !status.ok()) return status;
+  const ChatInput chat = WithOneSystem(given);
   const std::vector<Cut> cuts = CutsOf(chat);
   const absl::StatusOr<Json> answer = process_->Ask(RequestFor(chat, ending, cuts), stopped);
   absl::StatusOr<RenderedChat> rendered =

@@ -31,12 +31,12 @@ class ModelTemplate {
       const std::map<std::string, std::string>& variables, const Tokenizer& tokenizer,
       const TemplateLimits& limits = {});
 
-  // Renders a chat. Each range of RenderedChat::messages is the first byte of a special token's
-  // name inside a message; there are none unless the chat is strict. Token ids of messages are not
-  // used. Errors begin with "chat" and name the template. kInvalidArgument: the template refuses
-  // the chat, with its words; kCancelled: `stopped` returned true; kUnavailable: the child process
-  // failed.
-  absl::StatusOr<RenderedChat> Render(const ChatInput& chat, ChatEnding ending,
+  // Renders a chat. System messages at the beginning are joined, with blank lines between. Each
+  // range of RenderedChat::messages is the first byte of a special token's name inside a message;
+  // there are none unless the chat is strict. Token ids of messages are not used. Errors begin with
+  // "chat" and name the template. kInvalidArgument: the template refuses the chat, with its words;
+  // kCancelled: `stopped` returned true; kUnavailable: the child process failed.
+  absl::StatusOr<RenderedChat> Render(const ChatInput& given, ChatEnding ending,
                                       const std::function<bool()>& stopped) const;
   // How the template writes tools and calls.
   const TemplateTools& tools() const { return tools_; }

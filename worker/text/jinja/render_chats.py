@@ -271,7 +271,7 @@ def reply_to(make):
         words = str(error)
     except Exception as error:
         words = f"{type(error).__name__}: {error}"
-    return json.dumps({"error": words[:MAX_WORDS]}).encode()
+    return json.dumps({"error": words[:MAX_WORDS].encode(errors="replace").decode()}).encode()
 
 
 def main():
