@@ -47,9 +47,17 @@ def render(template, chat, tools, **options):
         return None, str(error)
 
 
+def with_text(call):
+    """Returns the call with its arguments as JSON text, as in OpenAI's API."""
+    function = call["function"]
+    return dict(call, function=dict(function, arguments=json.dumps(function["arguments"])))
+
+
 def check(probe, template, chat, tools, options):
     text, words = render(template, chat, tools, **options)
-    got = probe.ask("render", messages=chat, tools=[json.dumps(tool) for tool in tools or []],
+    sent = [dict(message, tool_calls=[with_text(call) for call in message.get("tool_calls", [])])
+            for message in chat]
+    got = probe.ask("render", messages=sent, tools=[json.dumps(tool) for tool in tools or []],
                     **options)
     where = f"{chat} {options}:\n here {got}\n transformers {text!r} {words}"
     if text is None:

@@ -43,7 +43,7 @@ Json Chat(const Json& request, const Tokenizer& tokenizer) {
   return {{"text", chat->text}, {"ids", tokenizer.Encode(chat->text)}};
 }
 
-// Renders a chat as a worker does. A call has the fields of OpenAI's API.
+// Renders a chat as a worker does. A call has the fields of OpenAI's API; its arguments are text.
 Json Rendered(const Json& request, const LoadedTokenizer& loaded) {
   ChatInput chat{MessagesFrom(request.at("messages"))};
   for (size_t i = 0; i < chat.messages.size(); ++i) {
@@ -53,7 +53,7 @@ Json Rendered(const Json& request, const LoadedTokenizer& loaded) {
     for (const Json& call : message.value("tool_calls", Json::array())) {
       const Json& function = call.at("function");
       chat.messages[i].calls.push_back(
-          {call.at("id"), function.at("name"), function.at("arguments").dump()});
+          {call.at("id"), function.at("name"), function.at("arguments")});
     }
     if (message.value("ends_prefix", false)) chat.messages[i].parts.back().cache_breakpoint = true;
   }
