@@ -42,6 +42,9 @@ constexpr char kHostile[] =
     "{% if said == 'name' %}{{ not_a_variable.field }}{% endif %}"
     "said {{ said }}";
 
+constexpr char kEndless[] =
+    "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}";
+
 using Made = absl::StatusOr<std::unique_ptr<ModelTemplate>>;
 
 Made MakeTemplate(const std::string& text, const TemplateLimits& limits = {}) {
@@ -142,7 +145,10 @@ TEST(ModelTemplate, LongerChatKeepsBreakpoints) {
     chat.messages.push_back({"user", {{"and now?", false}}});
   }
   const std::string head = "<bos>[system] the keeper<end_of_turn>[user] ";
-  const auto at = static_cast<uint32_t>(TinyTokenizer().Encode(head).size());
+  Encoding encoding;
+  ASSERT_EQ(TinyTokenizer().EncodeWithOffsets(head + "the lamp", {head.size()}, {}, &encoding),
+            EncodeEnd::kDone);
+  const uint32_t at = encoding.common_tokens[0];
   EXPECT_THAT(BuildWith(**made, chat)->breakpoints, Contains(at)) << "the end of the system text";
   ASSERT_EQ(declared.size(), 1u);
   EXPECT_GT(declared[0], at);
@@ -179,7 +185,7 @@ TEST(ModelTemplate, WrongTemplateIsRefusedAtStart) {
               HasSubstr("says: Expected an expression"));
   TemplateLimits limits;
   limits.cpu = absl::Milliseconds(100);
-  EXPECT_THAT(std::string(MakeTemplate("{{ 9 ** 9 ** 9 }}", limits).status().message()),
+  EXPECT_THAT(std::string(MakeTemplate(kEndless, limits).status().message()),
               HasSubstr("took more than 100ms"));
 }
 
