@@ -30,7 +30,7 @@ depends_of() {
 }
 
 # package NAME SUMMARY DESCRIPTION PROGRAM...: packs the tree of NAME, which has the programs. Each
-# line of DESCRIPTION begins with a space.
+# line of DESCRIPTION begins with a space. $more: further lines of the control file.
 package() {
   local name=$1 summary=$2 description=$3 program depends tree=$work/$1
   shift 3
@@ -49,7 +49,7 @@ Version: $version
 Architecture: $architecture
 Maintainer: Hearth developers <hearth@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
-Depends: $depends
+Depends: $depends$more
 Section: database
 Priority: optional
 Description: $summary
@@ -60,6 +60,7 @@ TEXT
 }
 
 mkdir -p "$into"
+more=
 tree=$work/hearth share=$work/hearth/usr/share private=$work
 install -D -t "$tree/usr/bin" --strip -m 0755 "$bin/hearth-store" "$bin/hearthctl"
 install -d "$share/bash-completion/completions" "$share/zsh/vendor-completions"
@@ -71,6 +72,7 @@ package hearth "cache node for the keys and values of prompt prefixes" \
   hearth-store hearthctl
 [[ $torch ]] || exit 0
 
+more=$'\nRecommends: python3-jinja2'  # for chat templates
 tree=$work/hearth-worker private=$work/hearth-worker/usr/lib/hearth/torch/lib
 command -v patchelf >/dev/null ||
   { echo "deb.sh: hearth-worker's package needs patchelf: apt-get install patchelf" >&2; exit 1; }

@@ -185,10 +185,10 @@ absl::Status AppendParameters(const CallSchema& call, std::string* defs) {
   return CheckSize(*defs, schema);
 }
 
-std::string CallFrame(absl::string_view name) {
-  return absl::StrCat(R"({"type": "object", "properties": {"name": {"const": ")", name,
-                      R"("}, "parameters": {"$ref": "#/$defs/)", name,
-                      R"("}}, "required": ["name", "parameters"], "additionalProperties": false})");
+std::string CallFrame(absl::string_view name, absl::string_view key) {
+  return absl::StrCat(R"({"type": "object", "properties": {"name": {"const": ")", name, R"("}, ")",
+                      key, R"(": {"$ref": "#/$defs/)", name, R"("}}, "required": ["name", ")", key,
+                      R"("], "additionalProperties": false})");
 }
 
 // Returns the steps of a JSON pointer such as "/properties/a%20b/items/0" as the end of a path in
@@ -288,7 +288,8 @@ absl::Status AppendAnswerSchema(const AnswerShape& shape, std::string* out) {
   for (const CallSchema& call : shape.calls) {
     if (!defs.empty()) defs.append(kJsonBetweenItems);
     if (absl::Status status = AppendParameters(call, &defs); !status.ok()) return status;
-    absl::StrAppend(&frames, frames.empty() ? "" : kJsonBetweenItems, CallFrame(call.name));
+    absl::StrAppend(&frames, frames.empty() ? "" : kJsonBetweenItems,
+                    CallFrame(call.name, shape.key));
   }
   std::string answers = Ref(kCallDef);
   if (shape.parallel) {

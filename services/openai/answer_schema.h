@@ -44,6 +44,7 @@ struct CallSchema {
 struct AnswerShape {
   std::vector<CallSchema> calls;
   bool parallel = true;             // a list of calls is allowed, too
+  std::string key = "parameters";   // key of the arguments of a call
   std::optional<JsonValue> schema;  // a JSON schema: an object or a bool
   std::string schema_path;          // path of the schema in the request's body
 };
@@ -60,7 +61,7 @@ SchemaPaths PathsOf(const AnswerShape& shape);
 std::string WithBodyPath(absl::string_view message, const SchemaPaths& paths);
 
 // Appends the schema of the answer as JSON text: at most kMaxSchemaBytes of schemas, and the
-// objects {"name", "parameters"} around them. kInvalidArgument names the path of the schema: the
+// objects {"name", key} around them. kInvalidArgument names the path of the schema: the
 // schemas are too large, or the parameters are not the schema of an object. REQUIRES: the shape has
 // a call or a schema; names match [A-Za-z0-9_-]{1,128}.
 absl::Status AppendAnswerSchema(const AnswerShape& shape, std::string* out);

@@ -30,19 +30,21 @@ class Head {
 
   // kMore: the text may become a call. kWhole: the text ends with the opening brace of the
   // parameters.
-  Match Read(const std::vector<std::string>& names) {
+  Match Read(const CallRules& rules) {
     for (const char* const literal : {"{", "\"name\"", ":", "\""}) {
       if (const Match match = Eat(literal); match != kWhole) return match;
     }
     const size_t end = rest_.find('"');
     name_ = rest_.substr(0, end);
-    const bool is_known = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return end == rest_.npos ? absl::StartsWith(name, name_) : name == name_;
-    });
+    const bool is_known =
+        std::any_of(rules.names.begin(), rules.names.end(), [&](const std::string& name) {
+          return end == rest_.npos ? absl::StartsWith(name, name_) : name == name_;
+        });
     if (!is_known) return kNo;
     if (end == rest_.npos) return kMore;
     rest_.remove_prefix(end + 1);
-    for (const char* const literal : {",", "\"parameters\"", ":", "{"}) {
+    const std::string key = absl::StrCat("\"", rules.key, "\"");
+    for (const absl::string_view literal : {",", key.c_str(), ":", "{"}) {
       if (const Match match = Eat(literal); match != kWhole) return match;
     }
     return kWhole;
@@ -107,6 +109,8 @@ bool CallReader::Take(char c, std::vector<CallPiece>* pieces) {
     case State::kFence:
     case State::kBelowFence:
       return TakeFence(c, pieces);
+    case State::kPrefix:
+      return TakePrefix(c, pieces);
     case State::kHead:
     case State::kListItem:
       return TakeHead(c, pieces);
@@ -130,11 +134,13 @@ bool CallReader::TakeLineStart(char c, std::vector<CallPiece>* pieces) {
     }
     return true;
   }
-  if (!MayCall() || (c != '{' && c != '[' && c != '`')) return Release(State::kLine, pieces);
-  if (c == '`') {
+  const bool may_be_prefix = !rules_.prefix.empty() && c == rules_.prefix[0];
+  if (!MayCall() || (c != '{' && c != '[' && c != '`' && !may_be_prefix))
+    return Release(State::kLine, pieces);
+  if (c == '`' || may_be_prefix) {
     head_ = held_.size();
     held_ += c;
-    state_ = State::kFence;
+    state_ = may_be_prefix ? State::kPrefix : State::kFence;
     return true;
   }
   is_fenced_ = false;
@@ -170,6 +176,17 @@ bool CallReader::TakeFence(char c, std::vector<CallPiece>* pieces) {
   return true;
 }
 
+bool CallReader::TakePrefix(char c, std::vector<CallPiece>* pieces) {
+  held_ += c;
+  const absl::string_view line = absl::string_view(held_).substr(head_);
+  if (!absl::StartsWith(rules_.prefix, line)) {
+    held_.pop_back();
+    return Release(State::kLine, pieces);
+  }
+  if (line.size() == rules_.prefix.size()) state_ = State::kBelowFence;
+  return true;
+}
+
 void CallReader::BeginHead(bool in_list) {
   state_ = in_list ? State::kListItem : State::kHead;
   in_list_ = in_list;
@@ -185,7 +202,7 @@ bool CallReader::TakeHead(char c, std::vector<CallPiece>* pieces) {
   held_ += c;
   assert(head_ < held_.size());
   Head head(absl::string_view(held_).substr(head_));
-  Head::Match match = head.Read(rules_.names);
+  Head::Match match = head.Read(rules_);
   if (held_.size() - head_ > kMaxHeadBytes) match = Head::kNo;
   if (match == Head::kMore) return true;
   if (match == Head::kNo) {

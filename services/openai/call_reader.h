@@ -1,11 +1,12 @@
 // CallReader: finds tool calls in the text of an answer, while the text is generated.
 //
 // A call is {"name": NAME, "parameters": OBJECT}, alone or in a list, at the beginning of a line; a
-// code fence such as "```json" may precede it. NAME is the name of a tool of the request. The rest
-// of the answer is text. The reader holds back text that may be the beginning of a call: white
-// space at the beginning of the answer, a fence, and a call up to its parameters. After a call, it
-// holds back white space and backticks, and drops them at the end of the answer and before another
-// call. It drops the fences around a call, and passes on all other text unchanged.
+// code fence such as "```json" or CallRules::prefix may precede it. NAME is the name of a tool of
+// the request. The rest of the answer is text. The reader holds back text that may be the beginning
+// of a call: white space at the beginning of the answer, a fence, and a call up to its parameters.
+// After a call, it holds back white space and backticks, and drops them at the end of the answer
+// and before another call. It drops the fences around a call, and passes on all other text
+// unchanged.
 //
 //   text --> [line start] --{--> head --"parameters": {--> arguments --}--> after the calls
 //               ^   |               |                          ^               |
@@ -31,6 +32,8 @@ namespace hearth {
 struct CallRules {
   std::vector<std::string> names;  // names of the tools; empty: the whole answer is text
   bool parallel = true;            // false: at most one call
+  std::string key = "parameters";  // key of the arguments
+  std::string prefix;              // a line that may precede a call; empty: none
 };
 
 // A part of the answer: text, the name of a call, or a part of the arguments of a call.
@@ -60,7 +63,8 @@ class CallReader {
     kLineStart,   // only white space since the line began
     kLine,        // in a line of text
     kFence,       // in a line that may be a fence
-    kBelowFence,  // in the line below a fence, before any text
+    kPrefix,      // in a line that may be the prefix
+    kBelowFence,  // in the line below a fence or the prefix, before any text
     kHead,        // in a possible call, before its parameters
     kArguments,   // in the parameters of a call
     kCallEnd,     // after the parameters, before the closing brace of the call
@@ -73,6 +77,7 @@ class CallReader {
   bool Take(char c, std::vector<CallPiece>* pieces);
   bool TakeLineStart(char c, std::vector<CallPiece>* pieces);
   bool TakeFence(char c, std::vector<CallPiece>* pieces);
+  bool TakePrefix(char c, std::vector<CallPiece>* pieces);
   bool TakeHead(char c, std::vector<CallPiece>* pieces);
   void TakeArgument(char c, std::vector<CallPiece>* pieces);
   bool TakeAfterCall(char c, std::vector<CallPiece>* pieces);

@@ -280,6 +280,15 @@ absl::Status CheckSize(JsonValue text) { return CheckSize(text, text.Text()->siz
 absl::Status ChatReader::AddTools(const std::vector<Tool>& tools, std::optional<JsonValue> source,
                                   const std::vector<size_t>& kept) {
   if (tools.empty()) return absl::OkStatus();
+  if (!in_text_) {
+    for (const Tool& tool : tools) {
+      std::string* const text = chat_->add_tools();
+      *text = "{\"type\": \"function\", \"function\": ";
+      AppendTool(tool, text);
+      text->push_back('}');
+    }
+    return absl::OkStatus();
+  }
   std::vector<size_t> ends;
   const std::string text = ToolsText(tools, &ends);
   if (source.has_value()) {
@@ -354,6 +363,17 @@ absl::Status ChatReader::ReadBreakpoints(JsonValue object, FieldPlace place,
 
 absl::Status ChatReader::AddCalls(JsonValue source, const std::vector<PastCall>& calls,
                                   v1::ChatMessage* made) {
+  if (!in_text_) {
+    if (absl::Status status = history_.Add(calls); !status.ok()) return status;
+    for (const PastCall& call : calls) {
+      v1::ToolCall* const added = made->add_tool_calls();
+      added->set_id(std::string(*call.id.Text()));
+      added->set_name(std::string(*call.name.Text()));
+      added->set_arguments(std::string(call.arguments));
+    }
+    if (made->parts().empty() && !calls.empty()) made->add_parts();
+    return absl::OkStatus();
+  }
   const std::string text = made->parts().empty() ? "" : made->parts().rbegin()->text();
   absl::StatusOr<std::string> with_calls = history_.TextWithCalls(text, calls);
   if (!with_calls.ok()) return with_calls.status();
@@ -382,16 +402,20 @@ absl::StatusOr<v1::ChatMessage*> ChatReader::AddResult(JsonValue source, JsonVal
     text += part.text();
     is_kept = is_kept || part.cache_breakpoint();
   }
-  size_t order = 0;
-  absl::StatusOr<std::string> result = history_.ResultText(id, text, failed, &order);
-  if (!result.ok()) return result.status();
-  if (absl::Status s = CheckSize(source, result->size()); !s.ok()) return s;
-  made.set_role("user");
+  const absl::StatusOr<CallHistory::Call> call = history_.Find(id);
+  if (!call.ok()) return call.status();
+  if (in_text_) text = CallHistory::ResultText(*call, text, failed);
+  if (absl::Status s = CheckSize(source, text.size()); !s.ok()) return s;
+  made.set_role(in_text_ ? "user" : "tool");
+  if (!in_text_) {
+    made.set_tool_call_id(std::string(*id.Text()));
+    made.set_name(call->name);
+  }
   made.clear_parts();
   v1::ContentPart* const part = made.add_parts();
-  part->set_text(*std::move(result));
+  part->set_text(std::move(text));
   part->set_cache_breakpoint(is_kept);
-  results_.emplace_back(order, std::move(made));
+  results_.emplace_back(call->order, std::move(made));
   return &results_.back().second;
 }
 

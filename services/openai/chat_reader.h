@@ -72,8 +72,15 @@ class ChatReader {
  public:
   // If `keeps_system` is true, the end of the tools is a breakpoint; if the chat has no other
   // breakpoint, the end of the system text is one, too. `ttl_s`: time to live of the request.
-  ChatReader(v1::Chat* chat, UnknownFields* unknown, bool keeps_system, uint32_t ttl_s)
-      : chat_(chat), unknown_(unknown), keeps_system_(keeps_system), ttl_s_(ttl_s) {}
+  // `own`: the model's template, which gets tools, calls and results as fields of the chat; null:
+  // they become texts of messages.
+  ChatReader(v1::Chat* chat, UnknownFields* unknown, bool keeps_system, uint32_t ttl_s,
+             const TemplateTools* own)
+      : chat_(chat),
+        unknown_(unknown),
+        keeps_system_(keeps_system),
+        in_text_(own == nullptr),
+        ttl_s_(ttl_s) {}
 
   // Adds the text of the tools; nothing if there are no tools. `source`: the field `tools`. `kept`:
   // ascending indexes of tools that end at a breakpoint, in addition to the last tool.
@@ -92,8 +99,8 @@ class ChatReader {
   // Reads the cache breakpoint of a content part, or of a message whose last part is `last`; null:
   // the message has no part. Accepts each field name that clients use for it.
   absl::Status ReadBreakpoints(JsonValue object, FieldPlace place, v1::ContentPart* last);
-  // Appends the text of the calls to the last part of an assistant message. `source`: the value to
-  // name in an error about the size of the text.
+  // Appends the text of the calls to the last part of an assistant message, which then has a part.
+  // `source`: the value to name in an error about the size of the text.
   absl::Status AddCalls(JsonValue source, const std::vector<PastCall>& calls,
                         v1::ChatMessage* made);
   // Adds a message. A first line kBillingHeader of a system text is left out. Returns the message
@@ -122,6 +129,7 @@ class ChatReader {
   v1::Chat* const chat_;
   UnknownFields* const unknown_;
   const bool keeps_system_;
+  const bool in_text_;  // tools, calls and results are texts of messages
   bool has_breakpoint_ = false;
   uint32_t ttl_s_;
   CallHistory history_;

@@ -39,8 +39,8 @@ absl::Status BadBlock(JsonValue block, std::optional<JsonValue> type, absl::stri
 // Thread safety: none.
 class MessagesReader {
  public:
-  MessagesReader(v1::Chat* chat, UnknownFields* unknown)
-      : chat_(chat), unknown_(unknown), reader_(chat, unknown, /*keeps_system=*/true, 0) {}
+  MessagesReader(v1::Chat* chat, UnknownFields* unknown, const TemplateTools* own)
+      : chat_(chat), unknown_(unknown), reader_(chat, unknown, /*keeps_system=*/true, 0, own) {}
 
   // `fields`: the fields of `body`.
   absl::Status ReadAll(JsonValue body, const JsonFields& fields);
@@ -409,7 +409,7 @@ absl::Status ReadAnswerFields(JsonFields* fields, OpenAiRequest* request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<OpenAiRequest> Parse(JsonValue body, bool is_count) {
+absl::StatusOr<OpenAiRequest> Parse(JsonValue body, bool is_count, const TemplateTools* own) {
   OpenAiRequest request;
   request.is_chat = true;
   JsonFields fields = FieldsOf(body, kInMessages);
@@ -417,7 +417,7 @@ absl::StatusOr<OpenAiRequest> Parse(JsonValue body, bool is_count) {
   if (absl::Status status = ReadAnswerFields(&fields, &request); !status.ok()) return status;
   v1::PromptInput prompt;
   v1::Chat* const chat = prompt.mutable_chat();
-  MessagesReader reader(chat, &request.unknown);
+  MessagesReader reader(chat, &request.unknown, own);
   if (absl::Status status = reader.ReadAll(body, fields); !status.ok()) return status;
   if (chat->messages().rbegin()->role() == "assistant") {
     JsonValue last = *fields.Find("messages");
@@ -435,8 +435,10 @@ absl::StatusOr<OpenAiRequest> Parse(JsonValue body, bool is_count) {
   if (!choice.ok()) return choice.status();
   const absl::StatusOr<AnswerForm> form = ReadForm(fields);
   if (!form.ok()) return form.status();
-  absl::Status status = Constrain(RulesOf(reader.callable(), *choice, parallel, *form), &request);
+  absl::Status status =
+      Constrain(RulesOf(reader.callable(), *choice, parallel, *form, own), &request);
   if (!status.ok()) return status;
+  chat->set_answer_prefix(request.answer.answer_prefix);
   request.common.set_ttl_s(reader.ttl_s());
   request.earlier_calls = reader.calls();
   request.prompts.push_back(std::move(prompt));
@@ -445,12 +447,12 @@ absl::StatusOr<OpenAiRequest> Parse(JsonValue body, bool is_count) {
 
 }  // namespace
 
-absl::StatusOr<OpenAiRequest> ParseMessages(JsonValue body) {
-  return Parse(body, /*is_count=*/false);
+absl::StatusOr<OpenAiRequest> ParseMessages(JsonValue body, const ParseTerms& terms) {
+  return Parse(body, /*is_count=*/false, terms.own_template);
 }
 
-absl::StatusOr<OpenAiRequest> ParseCountTokens(JsonValue body) {
-  return Parse(body, /*is_count=*/true);
+absl::StatusOr<OpenAiRequest> ParseCountTokens(JsonValue body, const ParseTerms& terms) {
+  return Parse(body, /*is_count=*/true, terms.own_template);
 }
 
 }  // namespace hearth

@@ -13,10 +13,10 @@
 namespace hearth {
 
 // Parses the body of /v1/messages. kInvalidArgument begins with the path of the wrong field.
-absl::StatusOr<OpenAiRequest> ParseMessages(JsonValue body);
+absl::StatusOr<OpenAiRequest> ParseMessages(JsonValue body, const ParseTerms& terms = {});
 // Parses the body of /v1/messages/count_tokens, which has the fields of /v1/messages. The last
 // message may be the assistant's.
-absl::StatusOr<OpenAiRequest> ParseCountTokens(JsonValue body);
+absl::StatusOr<OpenAiRequest> ParseCountTokens(JsonValue body, const ParseTerms& terms = {});
 
 }  // namespace hearth
 

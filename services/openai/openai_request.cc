@@ -155,16 +155,17 @@ absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl) {
 
 namespace {
 
-// Reads the tools and messages of a chat as the request's prompt. `keeps_system`: see ChatReader.
+// Reads the tools and messages of a chat as the request's prompt. `keeps_system`, `own`: see
+// ChatReader.
 absl::Status AddChat(JsonFields* fields, const std::vector<Tool>& tools, bool keeps_system,
-                     OpenAiRequest* request) {
+                     const TemplateTools* own, OpenAiRequest* request) {
   bool opens_answer = true, continues = false;
   fields->Bool("add_generation_prompt", &opens_answer);
   fields->Bool("continue_final_message", &continues);
   if (!fields->status().ok()) return fields->status();
   v1::PromptInput prompt;
   v1::Chat* const chat = prompt.mutable_chat();
-  ChatReader reader(chat, &request->unknown, keeps_system, request->common.ttl_s());
+  ChatReader reader(chat, &request->unknown, keeps_system, request->common.ttl_s(), own);
   if (absl::Status s = reader.AddTools(tools, fields->Find("tools")); !s.ok()) return s;
   if (absl::Status s = reader.ReadMessages(fields->Find("messages")); !s.ok()) return s;
   const bool ends_in_answer = chat->messages().rbegin()->role() == "assistant";
@@ -178,6 +179,7 @@ absl::Status AddChat(JsonFields* fields, const std::vector<Tool>& tools, bool ke
   }
   chat->set_omit_generation_prompt(!opens_answer && !continues);
   chat->set_continue_final_message(continues);
+  chat->set_answer_prefix(request->answer.answer_prefix);
   request->common.set_ttl_s(reader.ttl_s());
   request->earlier_calls = reader.calls();
   request->prompts.push_back(std::move(prompt));
@@ -185,25 +187,26 @@ absl::Status AddChat(JsonFields* fields, const std::vector<Tool>& tools, bool ke
 }
 
 // Reads the messages, tools and tool choice of a chat, and the form of its answer.
-absl::Status AddToolChat(JsonFields* fields, bool keeps_system, const JsonLimits& limits,
+absl::Status AddToolChat(JsonFields* fields, bool keeps_system, const ParseTerms& terms,
                          OpenAiRequest* request) {
   const absl::StatusOr<std::vector<Tool>> tools =
       ReadTools(fields->Find("tools"), &request->unknown);
   if (!tools.ok()) return tools.status();
   const absl::StatusOr<ToolChoice> choice = ReadToolChoice(fields->Find("tool_choice"), *tools);
   if (!choice.ok()) return choice.status();
-  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(fields, limits);
+  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(fields, terms);
   if (!form.ok()) return form.status();
   bool parallel = true;
   fields->Bool("parallel_tool_calls", &parallel);
   if (!fields->status().ok()) return fields->status();
-  const absl::Status status = Constrain(RulesOf(*tools, *choice, parallel, *form), request);
-  return status.ok() ? AddChat(fields, *tools, keeps_system, request) : status;
+  const TemplateTools* const own = terms.own_template;
+  const absl::Status status = Constrain(RulesOf(*tools, *choice, parallel, *form, own), request);
+  return status.ok() ? AddChat(fields, *tools, keeps_system, own, request) : status;
 }
 
 }  // namespace
 
-absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const JsonLimits& limits) {
+absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const ParseTerms& terms) {
   OpenAiRequest request;
   request.is_chat = true;
   bool is_explicit = false, logprobs = false;
@@ -218,12 +221,12 @@ absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const JsonLimits& limits
   }
   if (!fields.status().ok()) return fields.status();
   if (logprobs) RequestLogprobs(alternatives, &request);
-  if (absl::Status s = AddToolChat(&fields, !is_explicit, limits, &request); !s.ok()) return s;
+  if (absl::Status s = AddToolChat(&fields, !is_explicit, terms, &request); !s.ok()) return s;
   return request;
 }
 
 absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens,
-                                              const JsonLimits& limits) {
+                                              const ParseTerms& terms) {
   OpenAiRequest request;
   bool is_explicit = false;
   uint64_t alternatives = 0;
@@ -250,14 +253,15 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_t
     return fields.Find("hearth_explain")
         ->Refuse(absl::StrCat("needs one prompt; got ", request.prompts.size()));
   }
-  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(&fields, limits);
+  const absl::StatusOr<AnswerForm> form = ReadAnswerForm(&fields, terms);
   if (!form.ok()) return form.status();
   const absl::Status status = Constrain(RulesOf({}, {}, /*parallel=*/true, *form), &request);
   if (!status.ok()) return status;
   return request;
 }
 
-absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens) {
+absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens,
+                                            const ParseTerms& terms) {
   OpenAiRequest request;
   JsonFields fields = FieldsOf(body, kInTokenize);
   fields.Add(CheckOpenAiFields(body, kInTokenize, &request.unknown));
@@ -285,7 +289,9 @@ absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tok
   }
   const absl::StatusOr<std::vector<Tool>> tools = ReadTools(fields.Find("tools"), &request.unknown);
   if (!tools.ok()) return tools.status();
-  if (absl::Status s = AddChat(&fields, *tools, /*keeps_system=*/true, &request); !s.ok()) return s;
+  const absl::Status status =
+      AddChat(&fields, *tools, /*keeps_system=*/true, terms.own_template, &request);
+  if (!status.ok()) return status;
   return request;
 }
 

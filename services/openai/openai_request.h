@@ -59,15 +59,19 @@ struct OpenAiRequest {
 // limit of json_reader.h. kUnavailable: `hold` (JsonLimits::hold) refused to count the memory.
 absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
                                        std::function<bool(uint64_t bytes)> hold = nullptr);
+// The limits of a JSON schema that the body has as text, and the model's template.
+struct ParseTerms : JsonLimits {
+  const TemplateTools* own_template = nullptr;  // null: the prompt's text lists tools and calls
+};
 // Parse the bodies of /v1/chat/completions and of /v1/completions. An error begins with the field's
-// path. A list of more than `context_tokens` token ids is refused before it is read. `limits` apply
-// to a JSON schema that the body has as text.
-absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const JsonLimits& limits = {});
+// path. A list of more than `context_tokens` token ids is refused before it is read.
+absl::StatusOr<OpenAiRequest> ParseChat(JsonValue body, const ParseTerms& terms = {});
 absl::StatusOr<OpenAiRequest> ParseCompletion(JsonValue body, uint32_t context_tokens = UINT32_MAX,
-                                              const JsonLimits& limits = {});
+                                              const ParseTerms& terms = {});
 // Parses the body of /tokenize: the messages of a chat, or one prompt. Sets only the prompt, the
 // model and the unknown fields of the result.
-absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens = UINT32_MAX);
+absl::StatusOr<OpenAiRequest> ParseTokenize(JsonValue body, uint32_t context_tokens = UINT32_MAX,
+                                            const ParseTerms& terms = {});
 // Parses a time to live, such as "30m", "1h", "90s" or a number of seconds, into seconds.
 absl::StatusOr<uint32_t> ParseCacheTtl(JsonValue ttl);
 

@@ -24,6 +24,7 @@
 #include "services/rpc/trace_span.h"
 #include "services/serving/json_reader.h"
 #include "services/serving/logging.h"
+#include "worker/text/jinja/model_template.h"
 #include "worker/text/logit_rules.h"
 #include "worker/text/sampler.h"
 
@@ -37,7 +38,7 @@ struct HttpApi {
   const char* path;
   const char* id_prefix;  // beginning of the response's id
   absl::StatusOr<OpenAiRequest> (*parse)(JsonValue body, uint32_t context_tokens,
-                                         const JsonLimits& limits);
+                                         const ParseTerms& terms);
   std::unique_ptr<ApiFormat> (*make_format)(const OpenAiRequest& request,
                                             const ResponseTerms& terms, const Tokenizer* tokenizer);
   std::string (*error_body)(const absl::Status& status);
@@ -56,16 +57,14 @@ std::unique_ptr<ApiFormat> Make(const OpenAiRequest& request, const ResponseTerm
 
 constexpr HttpApi kApis[] = {
     {"/v1/chat/completions", "chatcmpl-",
-     [](JsonValue body, uint32_t, const JsonLimits& limits) { return ParseChat(body, limits); },
+     [](JsonValue body, uint32_t, const ParseTerms& terms) { return ParseChat(body, terms); },
      Make<ChatFormat>, OpenAiErrorBody},
     {"/v1/completions", "cmpl-", ParseCompletion, Make<CompletionFormat>, OpenAiErrorBody},
     {"/v1/responses", "resp_",
-     [](JsonValue body, uint32_t, const JsonLimits& limits) {
-       return ParseResponses(body, limits);
-     },
+     [](JsonValue body, uint32_t, const ParseTerms& terms) { return ParseResponses(body, terms); },
      Make<ResponsesFormat>, OpenAiErrorBody},
     {kMessages, "msg_",
-     [](JsonValue body, uint32_t, const JsonLimits&) { return ParseMessages(body); },
+     [](JsonValue body, uint32_t, const ParseTerms& terms) { return ParseMessages(body, terms); },
      Make<MessagesFormat>, MessagesErrorBody},
 };
 
@@ -393,9 +392,11 @@ absl::StatusOr<OpenAiRequest> OpenAiServer::ReadRequest(const HttpRequest& reque
   HttpHold document(answer.get());
   const absl::StatusOr<JsonDocument> body = ReadBody(request, &document);
   if (!body.ok()) return body.status();
-  JsonLimits limits;  // limits of a JSON schema that the body has as text
-  limits.hold = [&](uint64_t bytes) { return document.Add(bytes); };
-  absl::StatusOr<OpenAiRequest> read = parse(body->root(), limits);
+  ParseTerms terms;
+  terms.hold = [&](uint64_t bytes) { return document.Add(bytes); };
+  const ModelTemplate* const own = options_.generator->options().chat_template;
+  if (own != nullptr && own->tools().reads_tools) terms.own_template = &own->tools();
+  absl::StatusOr<OpenAiRequest> read = parse(body->root(), terms);
   if (!read.ok()) return read;
   if (absl::Status s = AddBadWords(tokenizer_, &*read); !s.ok()) return s;
   if (!answer->Hold(read->bytes())) return NoAnswerMemory();
@@ -426,8 +427,8 @@ void OpenAiServer::ReportUnknown(const UnknownFields& unknown, HttpHeaders* head
 void OpenAiServer::Generate(const HttpApi& api, const HttpRequest& request, const Answer& answer) {
   CompletionTerms terms;
   terms.ids = CallIdsOf(request);
-  const auto parse = [&](JsonValue body, const JsonLimits& limits) {
-    return api.parse(body, context_tokens_, limits);
+  const auto parse = [&](JsonValue body, const ParseTerms& terms) {
+    return api.parse(body, context_tokens_, terms);
   };
   absl::StatusOr<OpenAiRequest> parsed = ReadRequest(request, parse, answer);
   if (parsed.ok()) ReportUnknown(parsed->unknown, &terms.headers);
@@ -453,8 +454,8 @@ void OpenAiServer::Generate(const HttpApi& api, const HttpRequest& request, cons
 // The body is {"prompt": TEXT} or {"messages": [...]}, as in vLLM, or the body of count_tokens.
 void OpenAiServer::Tokenize(const HttpRequest& request, const Answer& answer) {
   const bool is_count = request.path == kCountTokens;
-  const auto parse = [&](JsonValue body, const JsonLimits& /*limits*/) {
-    return is_count ? ParseCountTokens(body) : ParseTokenize(body, context_tokens_);
+  const auto parse = [&](JsonValue body, const ParseTerms& terms) {
+    return is_count ? ParseCountTokens(body, terms) : ParseTokenize(body, context_tokens_, terms);
   };
   const CallIds ids = CallIdsOf(request);
   HttpHeaders headers = {{"Content-Type", "application/json"}};

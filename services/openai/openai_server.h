@@ -76,7 +76,7 @@ class OpenAiServer {
   // Parses the body. `hold` counts the memory of the parsed document.
   absl::StatusOr<JsonDocument> ReadBody(const HttpRequest& request, HttpHold* hold) const;
   using BodyParser =
-      absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body, const JsonLimits& limits)>;
+      absl::FunctionRef<absl::StatusOr<OpenAiRequest>(JsonValue body, const ParseTerms& terms)>;
   // Parses the body with `parse`. `answer` counts the memory of the parsed request.
   absl::StatusOr<OpenAiRequest> ReadRequest(const HttpRequest& request, BodyParser parse,
                                             const Answer& answer) const;

@@ -172,9 +172,11 @@ absl::Status ItemReader::ReadAll(std::optional<JsonValue> instructions,
 }
 
 absl::Status AddPrompt(JsonFields* fields, const std::vector<Tool>& tools, bool keeps_system,
-                       OpenAiRequest* request) {
+                       const TemplateTools* own, OpenAiRequest* request) {
   v1::PromptInput prompt;
-  ChatReader chat(prompt.mutable_chat(), &request->unknown, keeps_system, request->common.ttl_s());
+  ChatReader chat(prompt.mutable_chat(), &request->unknown, keeps_system, request->common.ttl_s(),
+                  own);
+  prompt.mutable_chat()->set_answer_prefix(request->answer.answer_prefix);
   if (absl::Status s = chat.AddTools(tools, fields->Find("tools")); !s.ok()) return s;
   ItemReader items(&chat, &request->unknown);
   absl::Status status = items.ReadAll(fields->Find("instructions"), fields->Find("input"));
@@ -231,7 +233,7 @@ std::string RepeatedFields(const JsonFields& fields) {
 
 }  // namespace
 
-absl::StatusOr<OpenAiRequest> ParseResponses(JsonValue body, const JsonLimits& limits) {
+absl::StatusOr<OpenAiRequest> ParseResponses(JsonValue body, const ParseTerms& terms) {
   OpenAiRequest request;
   request.is_chat = true;
   bool is_explicit = false, parallel = true;
@@ -259,10 +261,11 @@ absl::StatusOr<OpenAiRequest> ParseResponses(JsonValue body, const JsonLimits& l
   const absl::StatusOr<ToolChoice> choice =
       ReadToolChoice(fields.Find("tool_choice"), *tools, ToolStyle::kFlat);
   if (!choice.ok()) return choice.status();
-  const absl::StatusOr<AnswerForm> form = ReadTextForm(fields.Find("text"), limits);
+  const absl::StatusOr<AnswerForm> form = ReadTextForm(fields.Find("text"), terms);
   if (!form.ok()) return form.status();
-  absl::Status status = Constrain(RulesOf(*tools, *choice, parallel, *form), &request);
-  if (status.ok()) status = AddPrompt(&fields, *tools, !is_explicit, &request);
+  const TemplateTools* const own = terms.own_template;
+  absl::Status status = Constrain(RulesOf(*tools, *choice, parallel, *form, own), &request);
+  if (status.ok()) status = AddPrompt(&fields, *tools, !is_explicit, own, &request);
   if (!status.ok()) return status;
   request.repeated = RepeatedFields(fields);
   return request;

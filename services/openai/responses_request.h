@@ -22,7 +22,7 @@ inline constexpr size_t kMaxRepeatedBytes = size_t{64} << 10;
 
 // Parses the body of /v1/responses. An error begins with the field's path. `limits` apply to JSON
 // that the body has as text.
-absl::StatusOr<OpenAiRequest> ParseResponses(JsonValue body, const JsonLimits& limits = {});
+absl::StatusOr<OpenAiRequest> ParseResponses(JsonValue body, const ParseTerms& terms = {});
 
 }  // namespace hearth
 

@@ -342,12 +342,26 @@ absl::StatusOr<AnswerForm> ReadTextForm(std::optional<JsonValue> text, const Jso
 }
 
 absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
-                                    bool parallel, const AnswerForm& form) {
+                                    bool parallel, const AnswerForm& form,
+                                    const TemplateTools* own) {
   AnswerRules rules;
   AnswerShape shape, strict;
-  parallel = parallel && !choice.is_named;
+  // A model with its own template may not know lists of calls.
+  parallel = parallel && !choice.is_named && own == nullptr;
   rules.calls.parallel = shape.parallel = strict.parallel = parallel;
-  if (choice.mode != ToolChoice::kNone) {
+  if (own != nullptr) {
+    rules.calls.key = shape.key = strict.key = own->call_key;
+    rules.calls.prefix = own->call_prefix;
+    if (choice.mode == ToolChoice::kRequired) rules.answer_prefix = own->call_prefix;
+  }
+  const bool reads_calls = own == nullptr || !own->call_key.empty();
+  if (!reads_calls && choice.mode == ToolChoice::kRequired) {
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          "tool_choice: must be auto or none: the model's chat template, ",
+                          own->name, ", does not write a call as a JSON object in its own line")),
+                      kUnsupportedParameter);
+  }
+  if (choice.mode != ToolChoice::kNone && reads_calls) {
     for (const size_t i : choice.allowed) {
       shape.calls.push_back({tools[i].name,
                              absl::StrCat(tools[i].function.Path(), ".", tools[i].schema),
@@ -400,30 +414,38 @@ absl::StatusOr<std::vector<PastCall>> ReadPastCalls(JsonValue tool_calls) {
 absl::StatusOr<std::string> CallHistory::TextWithCalls(std::string text,
                                                        const std::vector<PastCall>& calls) {
   if (calls.empty()) return text;
+  if (absl::Status status = Add(calls); !status.ok()) return status;
   if (!EndsALine(text)) text.push_back('\n');
   if (calls.size() > 1) text.push_back('[');
   for (size_t i = 0; i < calls.size(); ++i) {
-    const PastCall& call = calls[i];
-    if (absl::Status status = CheckName(call.name); !status.ok()) return status;
-    if (!call.id.is_string()) return call.id.Bad("a string");
     if (i > 0) text.append(kJsonBetweenItems);
-    AppendCall(*call.name.Text(), call.arguments, &text);
-    calls_.insert_or_assign(std::string(*call.id.Text()),
-                            Call{std::string(*call.name.Text()), next_++});
+    AppendCall(*calls[i].name.Text(), calls[i].arguments, &text);
   }
   if (calls.size() > 1) text.push_back(']');
   return text;
 }
 
-absl::StatusOr<std::string> CallHistory::ResultText(JsonValue id, absl::string_view result,
-                                                    bool failed, size_t* order) const {
+absl::Status CallHistory::Add(const std::vector<PastCall>& calls) {
+  for (const PastCall& call : calls) {
+    if (absl::Status status = CheckName(call.name); !status.ok()) return status;
+    if (!call.id.is_string()) return call.id.Bad("a string");
+    calls_.insert_or_assign(std::string(*call.id.Text()),
+                            Call{std::string(*call.name.Text()), next_++});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CallHistory::Call> CallHistory::Find(JsonValue id) const {
   if (!id.is_string()) return id.Bad("a string");
   const auto call = calls_.find(*id.Text());
   if (call == calls_.end()) return id.Bad("the id of a call in an earlier assistant message");
-  *order = call->second.order;
+  return call->second;
+}
+
+std::string CallHistory::ResultText(const Call& call, absl::string_view result, bool failed) {
   const std::string fence = FenceFor(result);
-  return absl::StrCat(call->second.name, failed ? " failed:\n" : ":\n", fence, "tool_output\n",
-                      result, "\n", fence);
+  return absl::StrCat(call.name, failed ? " failed:\n" : ":\n", fence, "tool_output\n", result,
+                      "\n", fence);
 }
 
 }  // namespace hearth

@@ -24,6 +24,7 @@
 #include "services/openai/call_reader.h"
 #include "services/openai/openai_fields.h"
 #include "services/serving/json_reader.h"
+#include "worker/text/jinja/template_tools.h"
 
 namespace hearth {
 
@@ -98,6 +99,7 @@ absl::StatusOr<AnswerForm> ReadTextForm(std::optional<JsonValue> text,
 // The tool calls that an answer may contain, and the grammar of the answer's text.
 struct AnswerRules {
   CallRules calls;
+  std::string answer_prefix;           // beginning of the answer that precedes its first token
   std::optional<v1::Grammar> grammar;  // absent: the answer is free text
   // A grammar of only the strict schemas, which must compile, too. Set if `grammar` is lenient, but
   // some of its schemas are strict.
@@ -105,9 +107,12 @@ struct AnswerRules {
   // Paths in the request's body, for errors about `grammar` and about `strict`.
   SchemaPaths paths, strict_paths;
 };
-// Returns the rules for the answer to a request. kInvalidArgument: a schema is wrong or too large.
+// Returns the rules for the answer to a request. `own`: the model's template, if it reads tools;
+// null: the prompt lists the tools. kInvalidArgument: a schema is wrong or too large, or the choice
+// requires a call and calls of the template are not JSON.
 absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolChoice& choice,
-                                    bool parallel, const AnswerForm& form);
+                                    bool parallel, const AnswerForm& form,
+                                    const TemplateTools* own = nullptr);
 
 // A call of an earlier turn. `arguments`: JSON text; it borrows from the request.
 struct PastCall {
@@ -125,19 +130,20 @@ class CallHistory {
   // Returns the text of an assistant message with calls: `text`, and below it the calls in the form
   // in which the model writes them.
   absl::StatusOr<std::string> TextWithCalls(std::string text, const std::vector<PastCall>& calls);
-  // Returns the text of the result of the call `id`. Sets `order` to the number of the call in
-  // the chat, because results are sorted in the order of their calls. `failed`: the result is an
-  // error message.
-  absl::StatusOr<std::string> ResultText(JsonValue id, absl::string_view result, bool failed,
-                                         size_t* order) const;
+  // Adds calls whose text the model's template writes.
+  absl::Status Add(const std::vector<PastCall>& calls);
+  struct Call {
+    std::string name;
+    size_t order = 0;  // number of the call in the chat: results are sorted by it
+  };
+  // Returns the last call with this id.
+  absl::StatusOr<Call> Find(JsonValue id) const;
+  // Returns the text of the result of a call. `failed`: the result is an error message.
+  static std::string ResultText(const Call& call, absl::string_view result, bool failed);
   // Returns the number of calls of the chat so far.
   size_t calls() const { return next_; }
 
  private:
-  struct Call {
-    std::string name;
-    size_t order = 0;
-  };
   std::map<std::string, Call, std::less<>> calls_;  // call id -> last call with this id
   size_t next_ = 0;                                 // number of the next call
 };

@@ -230,7 +230,7 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
                 "Send the token without TLS to a store on another host");
   set.AddChoice(
       "chat-template", &flags->chat_template, {"auto", "gemma"},
-      "auto: refuse chats if the model has a chat template that is not known to render as Gemma's; "
+      "auto: render chats with the model's chat template, if it is not Gemma's by Python's Jinja; "
       "gemma: render chats with Gemma's template, whatever template the model has");
   set.AddChoice(
       "strict-chats", &flags->strict_chats, {"off", "on"},
@@ -370,6 +370,7 @@ GeneratorOptions GenerationOf(const WorkerFlags& flags, const LoadedTokenizer& t
   options.tokenizer = tokenizer.tokenizer.get();
   options.why_no_tokenizer = tokenizer.why_none;
   options.why_no_chats = tokenizer.why_no_chats;
+  options.chat_template = tokenizer.chat_template.get();
   options.strict_chats = flags.strict_chats;
   options.generation_config = !flags.ignores_generation_config;
   options.default_sampling = *ParseDefaultSampling(flags.default_sampling);

@@ -59,8 +59,11 @@ void CompareParsers(absl::string_view text) {
 // Parses any body of `bytes` bytes with the parsers of the Messages API, of /tokenize, of
 // /detokenize and of a time to live.
 void TryOthers(JsonValue body, size_t bytes) {
+  static const TemplateTools own{"FILE", /*reads_tools=*/true, "<tool_call>\n", "arguments"};
+  ParseTerms terms;
   for (const auto parse : {&ParseMessages, &ParseCountTokens}) {
-    const absl::StatusOr<OpenAiRequest> request = parse(body);
+    const absl::StatusOr<OpenAiRequest> request = parse(body, terms);
+    terms.own_template = &own;
     if (!request.ok()) {
       CheckedMessage(request.status());
     } else {

@@ -14,21 +14,13 @@ namespace {
 constexpr char kBos[] = "<bos>";
 constexpr size_t kMaxQuotedRoleBytes = 32;
 
-bool IsModelRole(const std::string& role) { return role == "assistant" || role == "model"; }
-
-absl::Status CheckRoles(const std::vector<ChatMessage>& messages, ChatEnding ending) {
-  if (messages.empty()) return absl::InvalidArgumentError("chat.messages: must not be empty");
+absl::Status CheckRoles(const std::vector<ChatMessage>& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = messages[i].role;
     if (role == "user" || IsModelRole(role) || IsSystemRole(role)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "chat.messages[", i, "].role: must be system, developer, user, assistant or model; got \"",
         role.substr(0, kMaxQuotedRoleBytes), "\""));
-  }
-  if (ending == ChatEnding::kContinued && !IsModelRole(messages.back().role)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chat.messages[", messages.size() - 1,
-                     "].role: must be assistant or model if continue_final_message is set"));
   }
   return absl::OkStatus();
 }
@@ -86,10 +78,21 @@ bool HasText(const ChatMessage& message) {
 }  // namespace
 
 bool IsSystemRole(std::string_view role) { return role == "system" || role == "developer"; }
+bool IsModelRole(std::string_view role) { return role == "assistant" || role == "model"; }
+
+absl::Status CheckEnding(const std::vector<ChatMessage>& messages, ChatEnding ending) {
+  if (messages.empty()) return absl::InvalidArgumentError("chat.messages: must not be empty");
+  if (ending != ChatEnding::kContinued || IsModelRole(messages.back().role))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat.messages[", messages.size() - 1,
+                   "].role: must be assistant or model if continue_final_message is set"));
+}
 
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending) {
-  if (absl::Status status = CheckRoles(messages, ending); !status.ok()) return status;
+  if (absl::Status status = CheckEnding(messages, ending); !status.ok()) return status;
+  if (absl::Status status = CheckRoles(messages); !status.ok()) return status;
   RenderedChat chat;
   chat.text = kBos;
   bool is_open = false, is_model = false;  // state of the current turn

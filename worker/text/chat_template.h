@@ -32,11 +32,19 @@ inline constexpr char kEndOfTurn[] = "<end_of_turn>";
 
 // Returns whether messages of this role, at the beginning of a chat, form the system text.
 bool IsSystemRole(std::string_view role);
+// Returns whether the model wrote messages of this role.
+bool IsModelRole(std::string_view role);
 
 struct ChatPart {
   std::string text;  // well-formed UTF-8
   // The caller wants a cached prefix that ends at the end of this part.
   bool cache_breakpoint = false;
+};
+
+// A call of a function in an assistant message.
+struct ChatCall {
+  std::string id, name;
+  std::string arguments;  // JSON
 };
 
 struct ChatMessage {
@@ -45,6 +53,10 @@ struct ChatMessage {
   // For a model message: the tokens that the model generated. The message's text is then written
   // unchanged, including white space. Empty: the text is rendered and encoded as usual.
   std::vector<int32_t> token_ids = {};
+  // Only for a model's own template that reads tools: the calls of an assistant message. A message
+  // of the role `tool` has the id of the call that it answers, and the name of the function.
+  std::vector<ChatCall> calls = {};
+  std::string call_id = {}, name = {};
 };
 
 enum class ChatEnding {
@@ -73,8 +85,11 @@ struct RenderedChat {
   std::vector<Answer> answers;
 };
 
-// kInvalidArgument, with the path of the field: there are no messages, a role is unknown, or
-// `ending` is kContinued and the last message is not a model message.
+// kInvalidArgument, with the path of the field: there are no messages, or `ending` is kContinued
+// and the last message is not a model message.
+absl::Status CheckEnding(const std::vector<ChatMessage>& messages, ChatEnding ending);
+
+// kInvalidArgument, with the path of the field: CheckEnding fails, or a role is unknown.
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending);
 

@@ -9,6 +9,7 @@
 #include "proto/caller_gone.h"
 #include "proto/error_reason.h"
 #include "proto/utf8.h"
+#include "worker/text/jinja/model_template.h"
 
 namespace hearth {
 namespace {
@@ -99,16 +100,15 @@ absl::Status WhyNotEncoded(EncodeEnd end, absl::string_view field, const PromptL
   return absl::OkStatus();
 }
 
-// Encodes the rendered text. Answers with token ids are inserted from `messages`, which is empty
-// for plain text. The text between two answers is encoded separately. It begins and ends at a turn
-// marker of the template, or at the blank line between two messages of a turn; no token crosses
-// these borders.
-// REQUIRES: breakpoints are ascending (repeats are allowed) and lie between characters; `declared`
-// has one entry per breakpoint.
+// Encodes the rendered text. Answers with token ids are inserted from `messages`. `field`: path of
+// the prompt in the request. The text between two answers is encoded separately. It begins and ends
+// at a turn marker of the template, or at the blank line between two messages of a turn; no token
+// crosses these borders. REQUIRES: breakpoints are ascending (repeats are allowed) and lie between
+// characters; `declared` has one entry per breakpoint.
 absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<ChatMessage>& messages,
-                                    const Tokenizer& tokenizer, const PromptLimits& limits) {
+                                    absl::string_view field, const Tokenizer& tokenizer,
+                                    const PromptLimits& limits) {
   Prompt prompt;
-  const absl::string_view field = messages.empty() ? "prompt" : "chat.messages";
   const size_t most_tokens = kCountedContexts * limits.context_tokens;
   size_t begin = 0, next_offset = 0;
   for (size_t i = 0; i <= rendered.answers.size(); ++i) {
@@ -147,15 +147,19 @@ absl::StatusOr<Prompt> FromRendered(RenderedChat rendered, const std::vector<Cha
   return prompt;
 }
 
+// Returns "<bos>" if the text does not begin with it and the vocabulary has it; else "".
+std::string_view MissingBos(std::string_view text, const Tokenizer& tokenizer) {
+  const std::string_view bos = tokenizer.TokenBytes(tokenizer.bos_id());
+  return text.substr(0, bos.size()) == bos ? std::string_view() : bos;
+}
+
 absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint32_t>& breakpoints,
                                 bool omit_bos, const Tokenizer& tokenizer,
                                 const PromptLimits& limits) {
   if (text.empty()) return Invalid("prompt: text must not be empty");
   if (absl::Status status = CheckText(text, "prompt: text"); !status.ok()) return status;
   if (absl::Status s = CheckDeclared(breakpoints, text.size(), "bytes"); !s.ok()) return s;
-  std::string_view bos = tokenizer.TokenBytes(tokenizer.bos_id());
-  if (omit_bos) bos = {};
-  if (!bos.empty() && text.compare(0, bos.size(), bos) == 0) bos = {};
+  const std::string_view bos = omit_bos ? std::string_view() : MissingBos(text, tokenizer);
   RenderedChat rendered;
   for (size_t i = 0; i < breakpoints.size(); ++i) {
     if (!IsUtf8Boundary(text, breakpoints[i])) {
@@ -166,7 +170,7 @@ absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint3
   std::sort(rendered.breakpoints.begin(), rendered.breakpoints.end());
   rendered.declared.assign(breakpoints.size(), true);
   rendered.text = std::string(bos) + text;
-  return FromRendered(std::move(rendered), {}, tokenizer, limits);
+  return FromRendered(std::move(rendered), {}, "prompt", tokenizer, limits);
 }
 
 absl::Status CheckChat(const ChatInput& chat) {
@@ -194,6 +198,18 @@ absl::Status CheckChat(const ChatInput& chat) {
   return absl::OkStatus();
 }
 
+// Refuses what only a template that reads tools can render.
+absl::Status CheckNoTools(const ChatInput& chat) {
+  constexpr char kWhy[] = "must be empty: the model's chat template reads no tools";
+  if (!chat.tools.empty()) return Invalid("chat.tools: ", kWhy);
+  if (!chat.answer_prefix.empty()) return Invalid("chat.answer_prefix: ", kWhy);
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    if (!chat.messages[i].calls.empty())
+      return Invalid("chat.messages[", i, "].tool_calls: ", kWhy);
+  }
+  return absl::OkStatus();
+}
+
 // Returns whether the token ids decode to exactly the message's text. This is false if the text was
 // edited, or if the ids include control pieces.
 bool SpellText(const ChatMessage& message, const Tokenizer& tokenizer, const PromptLimits& limits) {
@@ -213,34 +229,61 @@ bool SpellText(const ChatMessage& message, const Tokenizer& tokenizer, const Pro
   return spelt == text;
 }
 
+ChatEnding EndingOf(const ChatInput& chat, PromptPurpose purpose) {
+  const bool system_alone =
+      std::all_of(chat.messages.begin(), chat.messages.end(),
+                  [](const ChatMessage& message) { return IsSystemRole(message.role); });
+  const bool open =
+      chat.omit_generation_prompt || (system_alone && purpose == PromptPurpose::kPrefill);
+  return chat.continue_final_message ? ChatEnding::kContinued
+         : open                      ? ChatEnding::kOpen
+                                     : ChatEnding::kGenerationPrompt;
+}
+
+// Renders a chat by the model's own template.
+absl::StatusOr<Prompt> FromOwnTemplate(const ChatInput& chat, ChatEnding ending,
+                                       const Tokenizer& tokenizer, const PromptLimits& limits) {
+  absl::StatusOr<RenderedChat> rendered =
+      limits.chat_template->Render(chat, ending, limits.stopped);
+  if (!rendered.ok()) return rendered.status();
+  if (rendered->text.empty()) return Invalid("chat: the chat template renders it to no text");
+  if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
+  const std::string_view bos = MissingBos(rendered->text, tokenizer);
+  rendered->text.insert(0, bos);
+  for (size_t& at : rendered->breakpoints) at += bos.size();
+  for (auto& [begin, end] : rendered->messages) {
+    begin += bos.size();
+    end += bos.size();
+  }
+  return FromRendered(*std::move(rendered), {}, "chat.messages", tokenizer, limits);
+}
+
 absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
                                 const Tokenizer& tokenizer, const PromptLimits& limits) {
   if (!limits.why_no_chats.empty())
     return absl::FailedPreconditionError(absl::StrCat("chat: ", std::string(limits.why_no_chats)));
+  if (absl::Status status = CheckChat(chat); !status.ok()) return status;
+  const ChatEnding ending = EndingOf(chat, purpose);
+  const ModelTemplate* const own = limits.chat_template;
+  if (own == nullptr || !own->tools().reads_tools) {
+    if (absl::Status status = CheckNoTools(chat); !status.ok()) return status;
+  }
+  if (own != nullptr) return FromOwnTemplate(chat, ending, tokenizer, limits);
   for (const char* marker : {kStartOfTurn, kEndOfTurn}) {
     if (!tokenizer.FindPiece(marker).has_value()) {
       return absl::FailedPreconditionError(
           absl::StrCat("chat: the model's tokenizer lacks the token ", marker));
     }
   }
-  if (absl::Status status = CheckChat(chat); !status.ok()) return status;
-  const bool system_alone =
-      std::all_of(chat.messages.begin(), chat.messages.end(),
-                  [](const ChatMessage& message) { return IsSystemRole(message.role); });
-  const bool open =
-      chat.omit_generation_prompt || (system_alone && purpose == PromptPurpose::kPrefill);
   std::vector<ChatMessage> messages = chat.messages;
   for (ChatMessage& message : messages) {
     if (!SpellText(message, tokenizer, limits)) message.token_ids.clear();
   }
-  const ChatEnding ending = chat.continue_final_message ? ChatEnding::kContinued
-                            : open                      ? ChatEnding::kOpen
-                                                        : ChatEnding::kGenerationPrompt;
   absl::StatusOr<RenderedChat> rendered = RenderChat(messages, ending);
   if (!rendered.ok()) return rendered.status();
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
   if (!chat.strict) rendered->messages.clear();
-  return FromRendered(*std::move(rendered), messages, tokenizer, limits);
+  return FromRendered(*std::move(rendered), messages, "chat.messages", tokenizer, limits);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@
 
 namespace hearth {
 
+class ModelTemplate;
+
 // Each declared breakpoint costs a prefill step and a saved copy of KV. 1,024 breakpoints in
 // 131,072 tokens are one per 128 tokens (the default chunk).
 inline constexpr size_t kMaxDeclaredBreakpoints = 1024;
@@ -37,6 +39,10 @@ struct ChatInput {
   bool strict = false;
   // The last message is the beginning of the model's answer, so the model's turn stays open.
   bool continue_final_message = false;
+  // Only for a model's own template that reads tools: the tools (JSON objects), and the beginning
+  // of the answer, which follows the generation prompt.
+  std::vector<std::string> tools = {};
+  std::string answer_prefix = {};
 };
 
 struct PromptSource {
@@ -58,6 +64,8 @@ struct PromptLimits {
   std::string_view why_no_tokenizer = "this worker has no tokenizer";
   // If not empty: chats are refused, with this reason.
   std::string_view why_no_chats = "";
+  // Renders chats; null: Gemma's template renders them.
+  const ModelTemplate* chat_template = nullptr;
 };
 
 // With kPrefill, the user turn stays open if a chat has only system text.
@@ -74,8 +82,9 @@ struct Prompt {
 
 // Converts `source` to a prompt. `tokenizer`: null if the model has no supported tokenizer. Stops
 // encoding at twice the context. kInvalidArgument names the field and the limit.
-// kFailedPrecondition: text or chat without a tokenizer; a chat although the tokenizer has no turn
-// markers or why_no_chats is set.
+// kFailedPrecondition: text or chat without a tokenizer; a chat although why_no_chats is set, or
+// although Gemma's template renders it and the tokenizer has no turn markers. Errors of
+// ModelTemplate::Render are returned unchanged.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
                                    const Tokenizer* tokenizer, const PromptLimits& limits);
 

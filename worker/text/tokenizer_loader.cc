@@ -1,5 +1,7 @@
 #include "worker/text/tokenizer_loader.h"
 
+#include <iterator>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -23,6 +25,13 @@ namespace {
 
 using Json = nlohmann::json;
 using Pieces = std::vector<VocabularyPiece>;
+using Variables = std::map<std::string, std::string>;  // of a chat template
+
+constexpr char kOtherWays[] =
+    "; send the rendered text as a prompt, or start the worker with --chat-template gemma to use "
+    "Gemma 3's template";
+// Special tokens that are variables of a chat template.
+constexpr const char* kTokenNames[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
 
 // Replaces control characters, for a message of one line: a newline becomes "\x0a".
 std::string OneLine(absl::string_view message) {
@@ -79,30 +88,61 @@ std::vector<FoundTemplate> TemplatesOfFolder(const std::string& dir) {
   return found;
 }
 
-// Adds notes about the model's chat templates. Sets why_no_chats if the worker must refuse chats.
-void CheckTemplates(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
+// Returns "PATH (SHA-256 ...)", or "PATH (why it has no template)".
+std::string Which(const FoundTemplate& found) {
+  return absl::StrCat(
+      OneLine(found.from), " (",
+      found.text.ok()
+          ? absl::StrCat("SHA-256 ", DigestHex(Sha256(absl::StripAsciiWhitespace(*found.text))))
+          : OneLine(absl::StripPrefix(found.text.status().message(), found.from + ": ")),
+      ")");
+}
+
+// Starts the process that renders chats by the template. Sets why_no_chats if that fails.
+void UseOwnTemplate(const FoundTemplate& found, const Variables& variables,
                     LoadedTokenizer* loaded) {
+  auto made = ModelTemplate::Make(OneLine(found.from), *found.text, variables, *loaded->tokenizer);
+  if (made.ok()) {
+    loaded->chat_template = *std::move(made);
+    loaded->notes.push_back(
+        absl::StrCat("chat_template: ", Which(found), " renders chats, by Python's Jinja"));
+    return;
+  }
+  loaded->why_no_chats = absl::StrCat("the model's chat template, ", OneLine(found.from), ", ",
+                                      OneLine(made.status().message()), kOtherWays);
+}
+
+// Chooses the template that renders chats, and adds notes about the model's templates. Sets
+// why_no_chats if the worker must refuse chats.
+void ChooseTemplate(const std::vector<FoundTemplate>& templates, ChatTemplateChoice choice,
+                    const Variables& variables, LoadedTokenizer* loaded) {
+  const FoundTemplate* own = nullptr;
   for (const FoundTemplate& found : templates) {
     const bool is_known = found.text.ok() && RendersAsGemma(*found.text);
-    const std::string about =
-        found.text.ok()
-            ? absl::StrCat("SHA-256 ", DigestHex(Sha256(absl::StripAsciiWhitespace(*found.text))))
-            : OneLine(absl::StripPrefix(found.text.status().message(), found.from + ": "));
-    const std::string which = absl::StrCat(OneLine(found.from), " (", about, ")");
-    const bool is_used = is_known || choice == ChatTemplateChoice::kGemma;
-    loaded->notes.push_back(
-        absl::StrCat("chat_template: ", which,
-                     is_known  ? " renders as Gemma 3's"
-                     : is_used ? " is ignored: --chat-template gemma renders chats by Gemma 3's"
-                               : " is not known to render as Gemma 3's: chats are refused, unless "
-                                 "--chat-template gemma is given"));
-    if (is_used) continue;
-    loaded->why_no_chats = absl::StrCat(
-        "the model's chat template, ", found.text.ok() ? OneLine(found.from) : which,
-        ", is not known to render as Gemma 3's, the only template that this worker supports: send "
-        "the rendered text as a prompt, or start the worker with --chat-template gemma to use "
-        "Gemma 3's");
+    if (is_known || choice == ChatTemplateChoice::kGemma) {
+      loaded->notes.push_back(
+          absl::StrCat("chat_template: ", Which(found),
+                       is_known ? " renders as Gemma 3's"
+                                : " is ignored: --chat-template gemma renders chats by Gemma 3's"));
+    } else if (!found.text.ok()) {
+      loaded->why_no_chats =
+          absl::StrCat("the model's chat template is not known: ", Which(found), kOtherWays);
+    } else {
+      own = &found;
+    }
   }
+  if (own != nullptr && loaded->why_no_chats.empty()) {
+    for (const FoundTemplate& found : templates) {
+      if (*found.text == *own->text) continue;
+      loaded->why_no_chats = absl::StrCat("the model has two chat templates that differ, ",
+                                          Which(found), " and ", Which(*own), kOtherWays);
+    }
+  }
+  if (own != nullptr && loaded->why_no_chats.empty() && loaded->tokenizer != nullptr)
+    UseOwnTemplate(*own, variables, loaded);
+  if (!loaded->why_no_chats.empty())
+    loaded->notes.push_back(
+        absl::StrCat("chat_template: chats are refused: ", loaded->why_no_chats));
   if (templates.empty())
     loaded->notes.push_back("chat_template: the model has none: Gemma 3's is used");
 }
@@ -133,6 +173,33 @@ absl::Status Make(const std::string& path, const absl::StatusOr<Pieces>& pieces,
   return absl::OkStatus();
 }
 
+// Returns the special tokens that tokenizer_config.json names.
+Variables VariablesOfFolder(const std::string& folder) {
+  const auto text = ReadModelFile(folder + "/tokenizer_config.json", kMaxJsonFileBytes);
+  const absl::StatusOr<Json> json = text.ok() ? ParseModelJson(*text) : text.status();
+  Variables variables;
+  for (const char* const name : kTokenNames) {
+    if (!json.ok()) break;
+    const Json& token = JsonAt(*json, {name});
+    const Json& content = token.is_object() ? JsonAt(token, {"content"}) : token;
+    if (content.is_string()) variables[name] = content.get<std::string>();
+  }
+  return variables;
+}
+
+// Returns the special tokens whose ids the header has.
+Variables VariablesOfGguf(const GgufHeader& header, const Tokenizer& tokenizer) {
+  constexpr const char* kIds[] = {"bos_token_id", "eos_token_id", "unknown_token_id",
+                                  "padding_token_id"};
+  Variables variables;
+  for (size_t i = 0; i < std::size(kIds); ++i) {
+    const auto* const id = std::get_if<uint64_t>(&header.Field(kIds[i]));
+    if (id != nullptr && *id < static_cast<uint64_t>(tokenizer.size()))
+      variables[kTokenNames[i]] = std::string(tokenizer.TokenBytes(static_cast<int32_t>(*id)));
+  }
+  return variables;
+}
+
 absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
                           LoadedTokenizer* loaded) {
   const absl::StatusOr<GgufHeader> header = ReadGgufHeader(model, /*with_vocabulary=*/true);
@@ -147,7 +214,6 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
                                           "tokenizer.chat_template must be a string"))
                                     : *text});
   }
-  CheckTemplates(templates, choice, loaded);
   for (const auto& [name, usual] :
        {std::pair("add_bos_token", true), std::pair("add_eos_token", false)}) {
     const auto* says = std::get_if<bool>(&header->Field(name));
@@ -156,7 +222,12 @@ absl::Status LoadFromGguf(const std::string& model, ChatTemplateChoice choice,
         absl::StrCat("tokenizer: ", name, usual ? " = false" : " = true",
                      " is ignored: a text prompt begins with <bos> and gets no end token"));
   }
-  return Make(model, ReadGgufVocabulary(*header, &loaded->notes), loaded);
+  const absl::Status made = Make(model, ReadGgufVocabulary(*header, &loaded->notes), loaded);
+  if (!made.ok()) return made;
+  const Variables variables =
+      loaded->tokenizer == nullptr ? Variables() : VariablesOfGguf(*header, *loaded->tokenizer);
+  ChooseTemplate(templates, choice, variables, loaded);
+  return absl::OkStatus();
 }
 
 absl::Status LoadFromFolder(const std::string& folder, LoadedTokenizer* loaded) {
@@ -192,8 +263,9 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizer(const std::string& model, ChatTemp
   if (IsGgufFile(model)) {
     status = LoadFromGguf(model, choice, &loaded);
   } else {
-    CheckTemplates(TemplatesOfFolder(model), choice, &loaded);
     status = LoadFromFolder(model, &loaded);
+    if (status.ok())
+      ChooseTemplate(TemplatesOfFolder(model), choice, VariablesOfFolder(model), &loaded);
   }
   if (!status.ok()) return status;
   return loaded;

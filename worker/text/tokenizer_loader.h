@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/text/jinja/model_template.h"
 #include "worker/text/tokenizer.h"
 
 namespace hearth {
@@ -17,9 +18,9 @@ namespace hearth {
 // Gemma's tokenizer files have 4.7 MB (tokenizer.model) and 33 MB (tokenizer.json).
 inline constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;
 
-// Which template renders chats. Only Gemma's template is implemented (chat_template.h).
+// Which template renders chats.
 enum class ChatTemplateChoice {
-  kAuto,   // the model's if it renders like Gemma's; Gemma's if the model has none
+  kAuto,   // the model's; Gemma's if the model has none
   kGemma,  // Gemma's, even if the model has another template
 };
 
@@ -29,6 +30,8 @@ struct LoadedTokenizer {
   std::string file;          // file from which the tokenizer was read
   std::string why_none;      // empty if there is a tokenizer
   std::string why_no_chats;  // reason for refusing chats; empty if chats are accepted
+  // Null if Gemma's template renders chats (chat_template.h).
+  std::unique_ptr<ModelTemplate> chat_template;
   // Lines for the log: the tokenizer's file, differences from the file, and the model's chat
   // template.
   std::vector<std::string> notes;

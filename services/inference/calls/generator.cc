@@ -473,7 +473,10 @@ absl::StatusOr<Prompt> Generator::MakePrompt(const v1::PromptInput& input, Promp
   const auto context_tokens = static_cast<uint32_t>(config.max_position_embeddings);
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
                             is_count ? std::numeric_limits<uint32_t>::max() : context_tokens,
-                            std::move(stopped), options_.why_no_tokenizer, options_.why_no_chats};
+                            std::move(stopped),
+                            options_.why_no_tokenizer,
+                            options_.why_no_chats,
+                            options_.chat_template};
   return BuildPrompt(*source, purpose, options_.tokenizer, limits);
 }
 

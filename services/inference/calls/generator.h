@@ -124,7 +124,9 @@ using ExplainPrefix =
 struct GeneratorOptions {
   const Tokenizer* tokenizer = nullptr;  // null: only token ids are served
   std::string why_no_tokenizer;
-  std::string why_no_chats;       // why chats are refused; empty: chats are served
+  std::string why_no_chats;  // why chats are refused; empty: chats are served
+  // The model's own template; null: Gemma's template renders chats.
+  const ModelTemplate* chat_template = nullptr;
   bool strict_chats = false;      // overrides the `strict` of requests
   bool generation_config = true;  // whether open_sampling() uses the model's generation_config.json
   DefaultSampling default_sampling;

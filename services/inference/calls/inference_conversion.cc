@@ -39,6 +39,8 @@ ChatInput ChatFromProto(const v1::Chat& proto) {
   chat.omit_generation_prompt = proto.omit_generation_prompt();
   chat.strict = proto.strict();
   chat.continue_final_message = proto.continue_final_message();
+  chat.tools.assign(proto.tools().begin(), proto.tools().end());
+  chat.answer_prefix = proto.answer_prefix();
   chat.messages.reserve(proto.messages_size());
   for (const v1::ChatMessage& message : proto.messages()) {
     ChatMessage converted;
@@ -49,6 +51,10 @@ ChatInput ChatFromProto(const v1::Chat& proto) {
     for (const v1::ContentPart& part : message.parts()) {
       converted.parts.push_back({part.text(), part.cache_breakpoint()});
     }
+    for (const v1::ToolCall& call : message.tool_calls())
+      converted.calls.push_back({call.id(), call.name(), call.arguments()});
+    converted.call_id = message.tool_call_id();
+    converted.name = message.name();
     chat.messages.push_back(std::move(converted));
   }
   return chat;

@@ -48,6 +48,13 @@ WorkerServer::WorkerServer(Options options) : admission_(options.recorder, optio
   generation.tokenizer = tokenizer_.get();
   if (tokenizer_ == nullptr) generation.why_no_tokenizer = "DIR/tokenizer.model has a normalizer";
   generation.why_no_chats = options.why_no_chats;
+  if (!options.chat_template.empty()) {
+    auto made = ModelTemplate::Make("DIR/chat_template.jinja", options.chat_template,
+                                    {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}}, *tokenizer_);
+    assert(made.ok());
+    template_ = *std::move(made);
+    generation.chat_template = template_.get();
+  }
   generation.progress_pause = options.progress_pause;
   generation.plan_wait = options.plan_wait;
   generation.explain = options.explain;

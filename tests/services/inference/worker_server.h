@@ -19,6 +19,7 @@
 #include "tests/support/memory_prefix_cache.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "worker/engine/engine.h"
+#include "worker/text/jinja/model_template.h"
 
 namespace hearth {
 
@@ -40,7 +41,8 @@ class WorkerServer {
     EngineOptions engine = SmallEngine();
     TinyGeometry geometry;
     bool with_tokenizer = true;
-    std::string why_no_chats;  // why chats are refused; empty: chats are served
+    std::string why_no_chats;   // why chats are refused; empty: chats are served
+    std::string chat_template;  // the model's own template; empty: Gemma's renders chats
     PrefixCache* cache = nullptr;
     ExplainPrefix explain;
     std::string store;             // address of the store
@@ -70,6 +72,7 @@ class WorkerServer {
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ModelTemplate> template_;
   std::unique_ptr<Engine> engine_;
   Admission admission_;
   std::unique_ptr<Generator> generator_;

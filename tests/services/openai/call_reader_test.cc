@@ -47,6 +47,21 @@ std::string Whole(const std::string& text, const CallRules& rules = kRules) {
   return Shown(Read(rules, {text}));
 }
 
+// A call in the form of a model's own template.
+TEST(CallReader, PrefixAndKeyAreRead) {
+  const CallRules rules{{"get"}, /*parallel=*/false, "arguments", "<tool_call>\n"};
+  const std::string call = R"({"name": "get", "arguments": {"a": 1}})";
+  const std::pair<std::string, const char*> answers[] = {
+      {call, R"(<0 get>={"a": 1})"},
+      {"<tool_call>\n" + call, R"(<0 get>={"a": 1})"},
+      {"Look.\n<tool_call>\n" + call + "\n", "Look.\n<0 get>={\"a\": 1}"},
+      {"<tool_call>\nLook.", "<tool_call>\nLook."},
+      {"<tool_box>", "<tool_box>"},
+      {"<tool_call", "<tool_call"},
+      {R"({"name": "get", "parameters": {}})", R"({"name": "get", "parameters": {}})"}};
+  for (const auto& [answer, want] : answers) EXPECT_EQ(Whole(answer, rules), want) << answer;
+}
+
 TEST(CallReader, CallsAtLineStartAreFound) {
   const std::pair<const char*, const char*> answers[] = {
       {R"({"name": "get_weather", "parameters": {"city": "Paris"}})",

@@ -300,7 +300,7 @@ TEST(AnswerForms, SchemaAsTextIsCountedInMemory) {
   const auto chat = ParseBody(R"({"messages": [{"role": "user", "content": "a"}], )" + form);
   const auto completion = ParseBody(R"({"prompt": "a", )" + form);
   ASSERT_TRUE(chat.ok() && completion.ok());
-  JsonLimits limits;
+  ParseTerms limits;
   uint64_t held = 0;
   limits.hold = [&](uint64_t bytes) {
     held += bytes;

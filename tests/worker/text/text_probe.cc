@@ -9,6 +9,7 @@
 
 #include "nlohmann/json.hpp"
 #include "worker/text/chat_template.h"
+#include "worker/text/jinja/model_template.h"
 #include "worker/text/prompt.h"
 #include "worker/text/sampler.h"
 #include "worker/text/template_form.h"
@@ -40,6 +41,37 @@ Json Chat(const Json& request, const Tokenizer& tokenizer) {
       request.at("add_generation_prompt") ? ChatEnding::kGenerationPrompt : ChatEnding::kClosed);
   if (!chat.ok()) return {{"error", std::string(chat.status().message())}};
   return {{"text", chat->text}, {"ids", tokenizer.Encode(chat->text)}};
+}
+
+// Renders a chat as a worker does. A call has the fields of OpenAI's API; its arguments are text.
+Json Rendered(const Json& request, const LoadedTokenizer& loaded) {
+  ChatInput chat{MessagesFrom(request.at("messages"))};
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const Json& message = request.at("messages")[i];
+    chat.messages[i].call_id = message.value("tool_call_id", "");
+    chat.messages[i].name = message.value("name", "");
+    for (const Json& call : message.value("tool_calls", Json::array())) {
+      const Json& function = call.at("function");
+      chat.messages[i].calls.push_back(
+          {call.at("id"), function.at("name"), function.at("arguments")});
+    }
+    if (message.value("ends_prefix", false)) chat.messages[i].parts.back().cache_breakpoint = true;
+  }
+  chat.tools = request.value("tools", std::vector<std::string>());
+  chat.strict = request.value("strict", true);
+  chat.omit_generation_prompt = !request.value("add_generation_prompt", true);
+  chat.continue_final_message = request.value("continue_final_message", false);
+  const Tokenizer& tokenizer = *loaded.tokenizer;
+  PromptLimits limits{static_cast<uint32_t>(tokenizer.size()), 1U << 20};
+  limits.why_no_chats = loaded.why_no_chats;
+  limits.chat_template = loaded.chat_template.get();
+  const auto prompt =
+      BuildPrompt({std::move(chat), {}}, PromptPurpose::kGenerate, &tokenizer, limits);
+  if (!prompt.ok()) return {{"error", std::string(prompt.status().message())}};
+  return {{"text", prompt->text},
+          {"ids", prompt->token_ids},
+          {"breakpoints", prompt->breakpoints},
+          {"declared", prompt->declared}};
 }
 
 Json Prompted(const Json& request, const Tokenizer& tokenizer) {
@@ -122,6 +154,7 @@ Json Answer(const Json& request, const LoadedTokenizer& loaded) {
   if (op == "prompt") return Prompted(request, tokenizer);
   if (op == "stream") return Streamed(request, tokenizer);
   if (op == "chat") return Chat(request, tokenizer);
+  if (op == "render") return Rendered(request, loaded);
   if (op == "why_no_chats") return {{"why", loaded.why_no_chats}};
   if (op == "template")
     return {{"is_gemma", RendersAsGemma(request.at("text").get<std::string>())}};

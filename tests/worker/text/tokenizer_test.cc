@@ -346,9 +346,9 @@ TEST(TokenizerLoader, BrokenTokenizerFileIsNamed) {
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_EQ(json->file, "tokenizer.json");
   EXPECT_NE(json->tokenizer, nullptr);
-  EXPECT_THAT(json->notes, ElementsAre("chat_template: the model has none: Gemma 3's is used",
-                                       HasSubstr("post_processor of tokenizer.json does more"),
-                                       HasSubstr("tokenizer: tokenizer.json, with ")));
+  EXPECT_THAT(json->notes, ElementsAre(HasSubstr("post_processor of tokenizer.json does more"),
+                                       HasSubstr("tokenizer: tokenizer.json, with "),
+                                       "chat_template: the model has none: Gemma 3's is used"));
   std::filesystem::remove(dir / "tokenizer.json");
   ASSERT_EQ(mkfifo((dir / "tokenizer.json").c_str(), 0600), 0);
   EXPECT_THAT(std::string(LoadTokenizer(dir).status().message()), HasSubstr("not a regular file"));
@@ -504,7 +504,7 @@ TEST_F(TokenizerFolder, NormalizedTokensMatchAfterOthers) {
   EXPECT_THAT(Load()->why_none, HasSubstr("with spaces written differently"));
 }
 
-TEST_F(TokenizerFolder, UnknownChatTemplateRefusesChats) {
+TEST_F(TokenizerFolder, OwnChatTemplateIsLoaded) {
   Write("tokenizer.json", SmallJson());
   Write("tokenizer_config.json", {{"chat_template", ReadTestFile("gemma_chat.jinja")}});
   auto loaded = Load();
@@ -514,15 +514,25 @@ TEST_F(TokenizerFolder, UnknownChatTemplateRefusesChats) {
   const std::string chatml = ReadTestFile("other_templates/chatml.jinja");
   Write("chat_template.json", {{"chat_template", chatml}});
   loaded = Load();
-  EXPECT_THAT(loaded->why_no_chats, HasSubstr("chat_template.json, is not known to render"));
+  EXPECT_THAT(loaded->why_no_chats, HasSubstr("the model has two chat templates that differ"));
   EXPECT_THAT(loaded->why_no_chats, HasSubstr("--chat-template gemma"));
+  EXPECT_EQ(loaded->chat_template, nullptr);
   EXPECT_NE(loaded->tokenizer, nullptr) << "text prompts are still accepted";
   std::ofstream(folder_.path() + "/chat_template.jinja") << ReadTestFile("gemma_chat.jinja");
-  EXPECT_EQ(Load()->why_no_chats, "") << "chat_template.jinja precedes the other files";
+  loaded = Load();
+  EXPECT_EQ(loaded->why_no_chats, "") << "chat_template.jinja precedes the other files";
+  EXPECT_EQ(loaded->chat_template, nullptr) << "Gemma's template needs no Jinja";
   std::ofstream(folder_.path() + "/chat_template.jinja") << chatml;
-  EXPECT_THAT(Load()->why_no_chats, HasSubstr("chat_template.jinja, is not known"));
+  loaded = Load();
+  EXPECT_EQ(loaded->why_no_chats, "");
+  EXPECT_NE(loaded->chat_template, nullptr);
+  EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr("renders chats, by Python's Jinja")));
+  std::ofstream(folder_.path() + "/chat_template.jinja") << "{% if %}";
+  EXPECT_THAT(Load()->why_no_chats, AllOf(HasSubstr("chat_template.jinja, says: Expected an"),
+                                          HasSubstr("--chat-template gemma")));
   loaded = Load(ChatTemplateChoice::kGemma);
   EXPECT_EQ(loaded->why_no_chats, "");
+  EXPECT_EQ(loaded->chat_template, nullptr);
   EXPECT_THAT(loaded->notes, testing::Contains(HasSubstr("ignored: --chat-template gemma")));
 }
 
