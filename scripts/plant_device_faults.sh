@@ -2,13 +2,14 @@
 # Plants faults into the device programs (worker/device/) and checks that the tests find them. The
 # thread sanitizer finds a missing barrier; copies that arrive late show a wait for too few copies.
 # Fails if a fault is not found, or if the tests fail without a fault.
-#   scripts/plant_device_faults.sh      after cmake --build build --target hearth_device_test
+#   scripts/plant_device_faults.sh           after cmake --build build --target hearth_device_test
+#   scripts/plant_device_faults.sh --changes checks only that each fault changes the programs
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
 mkdir -p "$WORK/worker/device"
-LINK=$(ninja -C "$ROOT/build" -t commands hearth_device_test |
+[[ ${1:-} == --changes ]] || LINK=$(ninja -C "$ROOT/build" -t commands hearth_device_test |
   grep -e '-o tests/hearth_device_test' | tail -1 | sed 's/^.*: && //; s/ && .*//')
 
 # planted NAME FILE SED FILTER [OPTION...]: runs the tests of FILTER with FILE changed by SED.
@@ -21,6 +22,7 @@ planted() {
   if [[ -n $change ]] && cmp -s "$ROOT/worker/device/$file" "$WORK/worker/device/$file"; then
     echo "$name: the fault changes no line of $file" && return 1
   fi
+  [[ ${LINK:-} ]] || return 0
   g++ -std=c++17 -O2 -g1 -ffp-contract=off -pthread "$@" -I"$WORK" -I"$ROOT" \
     -c "$ROOT/worker/device/emulated_device.cc" -o "$WORK/emulated.o"
   local link=${LINK/-o tests\/hearth_device_test/$* $WORK/emulated.o -o $WORK/test}
@@ -38,7 +40,7 @@ THREADS=(-fsanitize=thread -DHEARTH_WARPS_AS_THREADS)
 LATE='DeviceStep.LateCopies*'
 planted "unchanged programs, with threads" product_program.h "" "$LATE" "${THREADS[@]}"
 planted "no barrier before a product's stage" product_program.h \
-  's|BARRIER\(\);  // the stage is there.*||' "$LATE" "${THREADS[@]}"
+  '/WaitCopies<kDepth - \(kAhead/ { n; s|BARRIER\(\);.*|| }' "$LATE" "${THREADS[@]}"
 planted "no barrier before attention's weights" attend_programs.h \
   '/^    BARRIER\(\);$/d' "$LATE" "${THREADS[@]}"
 planted "unchanged programs, with late copies" product_program.h "" "$LATE"
