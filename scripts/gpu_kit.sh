@@ -4,7 +4,8 @@
 #   scripts/gpu_kit.sh pack [DIR]            makes DIR (build/gpu_kit): this script and kit.tar.xz
 #   DIR/gpu_kit.sh run OUT [--model DIR] [--seconds 520] [--only PART,...] [--compile]
 # The GPU machine needs x86-64, glibc of Debian 12 or later, and Python with torch 2.11 for CUDA 13.
-# With --compile, or if the packed programs do not load with its torch, "run" compiles them (g++).
+# With --compile, or if its torch lacks functions that packed programs call, "run" compiles them
+# (g++).
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -13,8 +14,9 @@ PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bi
   bin/gpu_tensor_core_probe bin/device_step_bench tests/model_probe tests/hearth_gpu_test)
 # The programs that link libtorch.
 WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe)
+# For "run": Python programs, and the sources and headers that compile() needs.
 FILES=(bench/gpu scripts/hearth_procs.py scripts/make_checkpoint.py scripts/data/configs
-  tests/worker/model/model_oracle.py worker/model proto)
+  tests/worker/model/model_oracle.py worker/model worker/kernels/base proto)
 
 # --- pack ---
 
@@ -122,7 +124,19 @@ pack() {
 
 # --- run ---
 
-# Compiles hearth_model and links the programs with this machine's torch.
+# Prints the programs that this machine's torch lacks a function or a library for, one on each line,
+# with the first missing function. Such a program may start: functions are looked up when they are
+# called.
+unloadable() {
+  local kit=$1 program
+  for program in "${WITH_TORCH[@]##*/}"; do
+    ldd -r "$kit/bin/$program" 2>&1 | sed "s/^[[:space:]]*/$program: /" |
+      grep -m1 -e 'not found' -e "undefined symbol: .*($kit/bin/$program)" || true
+  done
+}
+
+# Compiles hearth_model and links the programs with this machine's torch. Fails if this is not
+# possible.
 compile() {
   local kit=$1 name objects
   export kit
@@ -130,13 +144,13 @@ compile() {
   # shellcheck disable=SC2016
   printf '%s\n' "$kit"/worker/model/torch/*.cc | xargs -P "$(nproc)" -I{} bash -c '
     g++ -std=c++17 -O2 -pthread -I"$kit" -isystem "$kit/include" -isystem "$kit/torch/include" \
-      -c "$1" -o "$kit/objects/made_${1##*/}.o"' _ {}
+      -c "$1" -o "$kit/objects/made_${1##*/}.o"' _ {} || return 1
   for name in "${WITH_TORCH[@]##*/}"; do
     mapfile -t objects <"$kit/objects/$name.list"
     (cd "$kit/objects" && g++ -pthread -o "$kit/bin/$name" -Wl,--start-group "${objects[@]}" \
       made_*.o -Wl,--end-group "$kit"/lib/*.so* -ldl -lrt -Wl,--allow-shlib-undefined \
       -Wl,--no-as-needed -lstdc++ "$kit"/torch/lib/lib{torch,torch_cpu,c10}.so \
-      -Wl,--disable-new-dtags,-rpath,"$kit/lib:$kit/torch/lib")
+      -Wl,--disable-new-dtags,-rpath,"$kit/lib:$kit/torch/lib") || return 1
   done
 }
 
@@ -154,13 +168,15 @@ run() {
   python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
     "$HERE/kit.tar.xz" "$kit"
   ln -s "$(python3 -c 'import torch; print(torch.__path__[0])')" "$kit/torch"
-  if ! "$kit/bin/hearth-worker" --help >/dev/null 2>"$out/load.txt" || [[ $compile ]]; then
-    [[ $compile ]] || echo "the packed worker does not load: $(head -1 "$out/load.txt")"
-    compile "$kit"
+  unloadable "$kit" | tee "$kit/unloadable"
+  if [[ -s $kit/unloadable || $compile ]]; then
+    compile "$kit" || echo "the programs that use torch could not be compiled"
+    unloadable "$kit" >"$kit/unloadable"
   fi
   python3 -B "$kit/bench/gpu/kit.py" "$kit" "$out" "${arguments[@]}"
 }
 
+[[ ${BASH_SOURCE[0]} == "$0" ]] || return 0  # sourced by its test
 case ${1:-} in
   pack) pack "${@:2}" ;;
   run) [[ ${2:-} ]] || { sed -n '2,7p' "${BASH_SOURCE[0]}" && exit 2; } && run "${@:2}" ;;

@@ -140,6 +140,12 @@ class Kit:
         if self.device == "cpu":
             raise NotRun("there is no CUDA device")
 
+    def needs(self, program):
+        for line in (self.folder / "unloadable").read_text().splitlines():
+            if line.startswith(f"{program}: "):
+                raise NotRun(f"it needs torch {(self.folder / 'torch_version').read_text().strip()}"
+                             f", or g++ for --compile: {line}")
+
     def python(self, name):
         return [sys.executable, "-B", self.folder / name]
 
@@ -222,6 +228,8 @@ def device_bits(kit, name):
 
 def of_parts(command, limit, *more):
     def part(kit, name):
+        if command == "tokens":
+            kit.needs("model_probe")
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
                     kit.folder, *more, limit=limit)
     return part
@@ -244,6 +252,7 @@ def steps(geometry, dtype=None):
     def part(kit, name):
         if geometry:
             kit.needs_device()
+        kit.needs("gpu_step_bench")
         folder = kit.checkpoint(geometry) if geometry else kit.small()
         prefix = 2048 if kit.device == "cuda" else 256
         kit.command(name, kit.folder / "bin/gpu_step_bench", folder, kit.device,

@@ -1,5 +1,6 @@
 #include "tests/support/seeded_device_model.h"
 
+#include <cassert>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -41,6 +42,22 @@ void MakeRope(Device* device, double theta, int head_dim, int positions, const f
 }
 
 }  // namespace
+
+std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow& fill) {
+  constexpr int kGroup = DeviceMatrix::kGroup;
+  assert(inputs % kGroup == 0 && (!is_pair || outputs % kGroup == 0));
+  const int columns = PaddedColumns(is_pair ? 2 * outputs : outputs);
+  std::vector<uint16_t> packed(MatrixValues(inputs, columns));
+  std::vector<uint16_t> row(static_cast<size_t>(inputs));
+  for (int output = 0; output < outputs; ++output) {
+    for (const bool is_second : {false, true}) {
+      if (is_second && !is_pair) continue;
+      fill(output, is_second, row.data());
+      PackColumn(row, is_pair ? PairColumn(output, is_second) : output, columns, packed.data());
+    }
+  }
+  return packed;
+}
 
 DeviceMatrix MakeSeededMatrix(Device* device, const std::vector<SeededRows>& rows, int inputs,
                               bool is_pair) {

@@ -4,6 +4,7 @@
 #ifndef HEARTH_TESTS_SUPPORT_SEEDED_DEVICE_MODEL_H_
 #define HEARTH_TESTS_SUPPORT_SEEDED_DEVICE_MODEL_H_
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -12,6 +13,13 @@
 #include "worker/device/device_model.h"
 
 namespace hearth {
+
+// Returns weights in the layout of a DeviceMatrix. `outputs`: number of outputs, for a pair of each
+// matrix. fill(output, is_second, row) writes the `inputs` weights of one output to `row`;
+// `is_second` selects the second matrix of a pair. REQUIRES: `inputs` is a multiple of 8; for a
+// pair, `outputs` is a multiple of 8.
+using FillRow = std::function<void(int output, bool is_second, uint16_t* row)>;
+std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow& fill);
 
 // The rows of a stacked matrix that come from one tensor. If the matrix is a pair, its two tensors
 // are side by side.

@@ -5,6 +5,8 @@ RealModel takes minutes and is not run by ctest:
 python tests/system/device_worker_test.py build/bin none RealModel
 """
 
+import unittest.mock
+
 import system_support
 from system_support import CHUNK_TOKENS, ROOT, SystemTest, prompt
 
@@ -65,6 +67,13 @@ class TinyModels(DeviceTest):
 
 
 class RealModel(DeviceTest):
+
+    def setUp(self):
+        super().setUp()
+        # On a busy machine the self-test of the emulated device takes longer than other starts.
+        longer = unittest.mock.patch("hearth_procs.START_TIMEOUT_S", 3600)
+        longer.start()
+        self.addCleanup(longer.stop)
 
     def test_gemma_270m_restores_exactly(self):
         self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000)

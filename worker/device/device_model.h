@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "worker/device/product_program.h"
@@ -75,14 +74,14 @@ inline size_t MatrixValues(int inputs, int columns) {
 
 // Writes `row`, the weights of one output, to its column in the memory of a DeviceMatrix. REQUIRES:
 // row.size() is a multiple of 8.
-void PackColumn(const std::vector<uint16_t> &row, int column, int columns, uint16_t *packed);
-
-// Returns weights in the layout of a DeviceMatrix. `outputs`: number of outputs, for a pair of each
-// matrix. fill(output, is_second, row) writes the `inputs` weights of one output to `row`;
-// `is_second` selects the second matrix of a pair. REQUIRES: `inputs` is a multiple of 8; for a
-// pair, `outputs` is a multiple of 8.
-using FillRow = std::function<void(int output, bool is_second, uint16_t *row)>;
-std::vector<uint16_t> PackColumns(int inputs, int outputs, bool is_pair, const FillRow &fill);
+inline void PackColumn(const std::vector<uint16_t> &row, int column, int columns,
+                       uint16_t *packed) {
+  constexpr size_t kGroup = DeviceMatrix::kGroup;
+  const auto at = static_cast<size_t>(column), stride = static_cast<size_t>(columns);
+  for (size_t k = 0; k < row.size(); ++k) {
+    packed[(k / kGroup * stride + at) * kGroup + k % kGroup] = row[k];
+  }
+}
 
 }  // namespace hearth
 

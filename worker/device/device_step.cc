@@ -26,27 +26,17 @@ StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
   return {limits.rows, limits.wanted, 2 * limits.rows, limits.blocks, kManyTileRows};
 }
 
-template <int kTileRows>
-void LaunchAttend(Device* device, const AttendProgram<1>& arguments, int blocks) {
-  // AttendProgram has the same members for every kTileRows.
-  static_assert(sizeof(AttendProgram<kTileRows>) == sizeof(AttendProgram<1>));
-  device->Launch(kProgramNumber<AttendProgram<kTileRows>>, &arguments, blocks);
-}
-
-void LaunchAttendOf(Device* device, int tile_rows, const AttendProgram<1>& arguments, int blocks) {
-  switch (tile_rows) {
-    case 1:
-      return LaunchAttend<1>(device, arguments, blocks);
-    case 2:
-      return LaunchAttend<2>(device, arguments, blocks);
-    case 4:
-      return LaunchAttend<4>(device, arguments, blocks);
-    case 8:
-      return LaunchAttend<8>(device, arguments, blocks);
-    default:
-      assert(tile_rows == 16);
-      return LaunchAttend<16>(device, arguments, blocks);
-  }
+// Returns the number of AttendProgram<tile_rows>. AttendProgram has the same members for every
+// kTileRows, so AttendProgram<1> can hold the arguments of each.
+int AttendNumber(int tile_rows) {
+  constexpr int kNumbers[] = {kProgramNumber<AttendProgram<1>>, kProgramNumber<AttendProgram<2>>,
+                              kProgramNumber<AttendProgram<4>>, kProgramNumber<AttendProgram<8>>,
+                              kProgramNumber<AttendProgram<16>>};
+  static_assert(sizeof(AttendProgram<16>) == sizeof(AttendProgram<1>));
+  int number = 0;
+  while (1 << number < tile_rows) ++number;
+  assert(tile_rows == 1 << number && number < 5);
+  return kNumbers[number];
 }
 
 void Nothing(const char*, int) {}
@@ -196,7 +186,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   attend.attended = buffers_.attended;
   attend.states = states_;
   const int most = form.plan->capacity().items * shape_.kv_heads;
-  LaunchAttendOf(device_, tile_rows, attend, std::min(2 * device_->processors(), most));
+  device_->Launch(AttendNumber(tile_rows), &attend, std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);
   const CombineProgram combine = {form.plan->table(), place,   is_global,

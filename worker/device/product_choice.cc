@@ -10,7 +10,7 @@ namespace {
 template <class Shape>
 constexpr ShapeFacts FactsOfShape() {
   using Program = ProductProgram<Shape, false>;
-  return {Shape::kRows, Shape::kColumns, Program::kWarps, sizeof(typename Program::Shared),
+  return {Shape::kRows, Shape::kColumns, sizeof(typename Program::Shared),
           !std::is_same_v<typename PairProduct<Shape>::Type, NoProgram>};
 }
 

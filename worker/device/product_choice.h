@@ -11,7 +11,6 @@ namespace hearth {
 
 struct ShapeFacts {
   int rows, columns;  // rows and columns of the outputs that one thread block computes
-  int warps;
   size_t shared_bytes;
   bool takes_pairs;
 };

@@ -80,10 +80,6 @@ struct ProductProgram : Tiling {
   int rows, x_stride, y_stride;
   float softcap;  // 0: no softcap
 
-  static int Blocks(int rows, int columns) {
-    return (rows + kRows - 1) / kRows * ((columns + kColumns - 1) / kColumns);
-  }
-
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row_blocks = (rows + kRows - 1) / kRows;
     const int first_row = block.number % row_blocks * kRows;

@@ -4,9 +4,7 @@
 #ifndef HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_
 #define HEARTH_WORKER_DEVICE_PROGRAM_LIST_H_
 
-#include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "worker/device/attend_programs.h"
 #include "worker/device/device.h"
@@ -78,12 +76,6 @@ inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 // `is_gelu`, else for one matrix.
 constexpr int ProductNumber(int shape, bool is_gelu) {
   return kFirstProduct + shape + (is_gelu ? ProductTilings::kCount : 0);
-}
-
-// Calls visit(Program()) for each program in list order, with a value-initialised program.
-template <class Visit, class... Programs>
-void ForEachProgram(TypeList<Programs...>, Visit visit) {
-  (visit(Programs()), ...);
 }
 
 template <class Program>

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -49,14 +50,6 @@ TEST_P(DeviceForwardHeads, RandomRequestsMatchCpuBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Gemma, DeviceForwardHeads,
-                         testing::Values(NamedHeads{"270M", Geometry("llg", 24, 4, 1, 256)},
-                                         NamedHeads{"1B", Geometry("lgl", 50, 4, 1, 64)},
-                                         NamedHeads{"4B", Geometry("lg", 33, 8, 4, 256)},
-                                         NamedHeads{"12B", Geometry("gl", 16, 16, 8, 32)},
-                                         NamedHeads{"27B", Geometry("lg", 40, 32, 16, 16)}),
-                         [](const auto& info) { return "Of" + std::string(info.param.name); });
-
 // If `fails`, the device fails at the end of a step. If `flips`, one bit of the copied logits is
 // changed.
 class FaultyDevice : public EmulatedDevice {
@@ -89,9 +82,9 @@ const std::string& Dir() {
 
 // One model loaded twice: on the CPU and on the emulated device.
 struct Pair {
-  Pair()
-      : cpu(InvariantGemma::Load(Dir(), {1, 16}).value()),
-        device(InvariantGemma::Load(Dir(), OnDevice(std::make_shared<EmulatedDevice>())).value()) {}
+  explicit Pair(const std::string& dir = Dir())
+      : cpu(InvariantGemma::Load(dir, {1, 16}).value()),
+        device(InvariantGemma::Load(dir, OnDevice(std::make_shared<EmulatedDevice>())).value()) {}
   std::unique_ptr<InvariantGemma> cpu, device;
 };
 struct Text {
@@ -116,6 +109,27 @@ struct Text {
   const Pair* const pair;
   InvariantGemma::Kv cpu, device;
 };
+
+// One step for each size of a graph, and two larger steps. Each step begins three rows before the
+// window is full. At most 32 rows have logits, because a step with more of them would be divided.
+TEST_P(DeviceForwardHeads, EveryStepSizeMatchesCpuBits) {
+  const Pair pair(NewTinyCheckpoint(GetParam().geometry, "device_rows"));
+  Text text(pair);
+  const int begin = GetParam().geometry.window - 3;
+  text.Step(0, begin, 1);
+  for (const int rows : {1, 2, 3, 5, 9, 17, 33, 129}) {
+    text.Step(rows, rows, std::min(rows, 32));
+    text.Rewind(begin);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gemma, DeviceForwardHeads,
+                         testing::Values(NamedHeads{"270M", Geometry("llg", 24, 4, 1, 256)},
+                                         NamedHeads{"1B", Geometry("lgl", 50, 4, 1, 64)},
+                                         NamedHeads{"4B", Geometry("lg", 33, 8, 4, 256)},
+                                         NamedHeads{"12B", Geometry("gl", 16, 16, 8, 32)},
+                                         NamedHeads{"27B", Geometry("lg", 40, 32, 16, 16)}),
+                         [](const auto& info) { return "Of" + std::string(info.param.name); });
 
 // If a forked sequence writes to an incomplete shared block, the block is copied first.
 TEST(DeviceForward, ForksAndRewindsMatchCpuBits) {
@@ -226,9 +240,7 @@ TEST(DeviceForward, Float32WeightsGiveSameLogits) {
 // A model with only local layers has no blocks in the global layer group.
 TEST(DeviceForward, ModelWithoutGlobalLayersMatchesCpu) {
   const std::string dir = NewTinyCheckpoint(Geometry("ll", 24, 4, 1, 32), "local");
-  Pair pair;
-  pair.cpu = InvariantGemma::Load(dir, {1, 16}).value();
-  pair.device = InvariantGemma::Load(dir, OnDevice(std::make_shared<EmulatedDevice>())).value();
+  const Pair pair(dir);
   Text text(pair);
   text.Step(1, 40, 2);
   text.Step(2, 1, 1);

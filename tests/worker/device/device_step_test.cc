@@ -121,11 +121,16 @@ class Texts {
   }
 
  private:
-  // New blocks contain NaN, as all new memory of the emulated device.
+  // New blocks contain NaN, as all new memory of the emulated device. Fills the local blocks before
+  // the next row's window with NaN too.
   void GrowBlocks(Text* text, int length) {
     for (int group = 0; group < 2; ++group) {
       const int64_t bytes = pair_->shape().LayersIn(group == 1) * pair_->shape().SliceBytes();
       const int split = pair_->shape().split;
+      const int passed = group == 1 ? 0 : (text->length + 1 - pair_->shape().window) / split;
+      for (int i = 0; i < passed; ++i) {
+        std::memset(text->blocks[0][static_cast<size_t>(i)], 0xff, static_cast<size_t>(bytes));
+      }
       while (static_cast<int>(text->blocks[static_cast<size_t>(group)].size()) * split < length) {
         text->blocks[static_cast<size_t>(group)].push_back(
             static_cast<std::byte*>(pair_->device()->Allocate(static_cast<size_t>(bytes))));
@@ -134,12 +139,15 @@ class Texts {
   }
 
   void CompareKv(const Text& text) {
+    const int begin = text.length - static_cast<int>(text.tokens.size());  // of the step
     const DeviceShape& shape = pair_->shape();
     for (int layer = 0; layer < shape.layers(); ++layer) {
       const bool is_global = shape.is_global[static_cast<size_t>(layer)];
       const std::vector<const std::byte*> splits = text.kv.SplitsOf(layer);
       for (size_t split = 0; split < splits.size(); ++split) {
+        const int keys_end = (static_cast<int>(split) + 1) * shape.split;
         if (splits[split] == nullptr) continue;
+        if (!is_global && keys_end <= begin + 1 - shape.window) continue;
         const int tokens =
             std::min(shape.split, text.length - static_cast<int>(split) * shape.split);
         const std::byte* mine =

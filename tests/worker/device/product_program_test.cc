@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeded_device_model.h"
 #include "tests/worker/kernels/kernel_kit.h"
 #include "tests/worker/model/weights_kit.h"
 #include "worker/device/device_model.h"

@@ -1,0 +1,94 @@
+"""Tests scripts/gpu_kit.sh and bench/gpu/kit.py without a GPU, torch or a packed kit.
+
+Run as: python gpu_kit_test.py [unittest arguments]
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench/gpu"))
+
+import kit as gpu_kit  # noqa: E402  (path set above)
+
+
+def in_script(commands, *arguments):
+    """Runs commands that can call the functions of gpu_kit.sh; returns their output."""
+    return subprocess.run(["bash", "-c", f". '{ROOT}/scripts/gpu_kit.sh'; {commands}", "_",
+                           *map(str, arguments)],
+                          check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class GpuKit(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.kit = pathlib.Path(folder.name)
+        (self.kit / "bin").mkdir()
+        (self.kit / "lib").mkdir()
+
+    def compile(self, source, *flags):
+        subprocess.run(["g++", "-x", "c++", "-", *map(str, flags)], input=source, text=True,
+                       check=True)
+
+    def make_library(self, source):
+        self.compile(source, "-shared", "-fPIC", "-o", self.kit / "lib/libold.so")
+
+    def make_program(self, name):
+        """Makes a program that calls a function of a library only if it has an argument."""
+        self.compile("int Sum();\nint main(int count, char**) { return count > 1 ? Sum() : 0; }",
+                     f"-L{self.kit}/lib", f"-Wl,-rpath,{self.kit}/lib", "-Wl,-z,lazy", "-o",
+                     self.kit / "bin" / name, "-lold")
+
+    def unloadable(self):
+        return in_script('unloadable "$1"', self.kit).splitlines()
+
+    def test_program_whose_library_lacks_a_function_is_listed(self):
+        self.make_library("int Sum() { return 3; }")
+        names = ["hearth-worker", "gpu_step_bench", "model_probe"]
+        for name in names:
+            self.make_program(name)
+        self.assertEqual(self.unloadable(), [])
+        self.make_library("int Other() { return 3; }")
+        subprocess.run([self.kit / "bin/model_probe"], check=True)  # starts: nothing calls Sum
+        lines = self.unloadable()
+        self.assertEqual([line.partition(": undefined symbol: ")[0] for line in lines], names)
+        (self.kit / "lib/libold.so").unlink()
+        self.assertIn("libold.so => not found", self.unloadable()[0])
+
+    def test_parts_with_an_unloadable_program_are_not_run(self):
+        for name, text in (("commit", "1\n"), ("torch_version", "2.11.0\n"),
+                           ("unloadable", "gpu_step_bench: undefined symbol: Sum\n"
+                                          "model_probe: undefined symbol: Sum\n")):
+            (self.kit / name).write_text(text)
+        kit = gpu_kit.Kit(self.kit, self.kit / "out", 60, self.kit)
+        self.addCleanup(shutil.rmtree, kit.work)
+        for name in ("steps", "tokens"):
+            kit.run(name, gpu_kit.PARTS[name])
+        self.assertEqual([part["state"] for part in kit.parts], ["not run", "not run"])
+        self.assertIn("it needs torch 2.11.0, or g++ for --compile: model_probe: undefined",
+                      kit.parts[1]["why"])
+
+    def test_kit_has_every_header_that_it_compiles(self):
+        packed = in_script('printf "%s\\n" "${FILES[@]}"').split()
+        seen, todo = set(), [str(file.relative_to(ROOT))
+                             for file in (ROOT / "worker/model/torch").glob("*.cc")]
+        while todo:
+            file = todo.pop()
+            if file in seen or not (ROOT / file).is_file():
+                continue  # torch's, Abseil's and the system's headers
+            seen.add(file)
+            todo += re.findall(r'^#include "(.*)"', (ROOT / file).read_text(), re.M)
+        self.assertGreater(len(seen), 20)
+        self.assertEqual([file for file in sorted(seen)
+                          if not any(file.startswith(f"{of}/") for of in packed)], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
