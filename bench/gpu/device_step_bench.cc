@@ -358,7 +358,7 @@ std::vector<int> Bench::Candidates(int rows, bool is_pair) {
 double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   const ShapeFacts facts = FactsOf(shape);
   const bool is_pair = which == 2;
-  AnyProduct product = {};
+  ProductArguments product = {};
   product.rows = rows;
   product.x = static_cast<const float*>(flush_);
   product.y = static_cast<float*>(flush_) + kFlushBytes / 8;

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/fused_dot.h"
 #include "bench/gpu/tensor_core_cases.h"
+#include "worker/kernels/fused_dot.h"
 
 namespace hearth {
 namespace {

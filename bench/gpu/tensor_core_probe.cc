@@ -21,10 +21,10 @@
 #include <utility>
 #include <vector>
 
-#include "bench/gpu/fused_dot.h"
 #include "bench/gpu/fused_dot_check.h"
 #include "bench/gpu/tensor_core_cases.h"
 #include "bench/gpu/tensor_core_device.h"
+#include "worker/kernels/fused_dot.h"
 
 namespace hearth {
 namespace {
