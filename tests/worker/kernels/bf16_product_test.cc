@@ -49,6 +49,35 @@ TEST(FusedTile, EveryClassOfValuesMatchesFusedDot) {
   }
 }
 
+// The digests of one class are those of 2^20 steps that a GPU computed.
+TEST(FusedTile, DigestsEqualThoseOfGpu) {
+  if (kIsSanitized) GTEST_SKIP() << "takes minutes, and the other test reads the same memory";
+  int compared = 0;
+  for (size_t step_class = 0; step_class < StepClasses().size(); ++step_class) {
+    const Operands of = StepOperands(step_class, kMeasuredTiles);
+    std::vector<float> results = of.c;
+    InThreads(kMeasuredTiles * kTileRows / FusedTile::kOutputs, [&](int block) {
+      const int row = block * FusedTile::kOutputs, tile = row / kTileRows;
+      const FusedTile fused(*reinterpret_cast<const FusedTile::Weights*>(
+          &of.a[static_cast<size_t>(row * kStepInputs)]));
+      for (int column = 0; column < kTileColumns; ++column) {
+        float sums[FusedTile::kOutputs];
+        const auto at = [&](int i) {
+          return static_cast<size_t>((row + i) * kTileColumns + column);
+        };
+        for (int i = 0; i < FusedTile::kOutputs; ++i) sums[i] = of.c[at(i)];
+        fused.AddTo(&of.b[static_cast<size_t>((tile * kTileColumns + column) * kStepInputs)], sums);
+        for (int i = 0; i < FusedTile::kOutputs; ++i) results[at(i)] = sums[i];
+      }
+    });
+    const std::string measured = MeasuredDigest(of.name);
+    if (measured.empty()) continue;
+    EXPECT_EQ(Digest(results), measured) << of.name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, kMeasuredDigests - 4);  // four are digests of chains
+}
+
 // Returns the chain of each output, computed from the stored weights.
 std::vector<float> Chains(const float* x, const std::vector<std::byte>& stored, int64_t outputs,
                           int64_t inputs) {
