@@ -11,6 +11,7 @@ import torch
 from transformers import AutoTokenizer, Gemma3ForCausalLM
 
 TEXT_TOKENS = 2048
+BOS = 2
 STEP = 64  # rows whose logits are in memory at a time
 
 
@@ -53,8 +54,9 @@ def main():
                     for dtype in (torch.float32, torch.bfloat16))
     for text in texts:
         print(text)
-        ids = tokenizer(pathlib.Path(text).read_text(encoding="utf-8")).input_ids[:TEXT_TOKENS]
-        measure(wide, narrow, ids)
+        ids = tokenizer(pathlib.Path(text).read_text(encoding="utf-8"),
+                        add_special_tokens=False).input_ids
+        measure(wide, narrow, [BOS, *ids][:TEXT_TOKENS])
 
 
 if __name__ == "__main__":
