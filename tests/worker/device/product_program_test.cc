@@ -74,7 +74,9 @@ std::vector<Product> OfShapes(const std::vector<int>& shapes, bool is_pair) {
 
 // Compares the given programs with the reference. If `rows` is even, the product reads its rows
 // by number, in reverse order. The row after the last output row must not change.
-void Compare(const Matrix& matrix, int rows, const std::vector<Product>& products) {
+// `late`: asynchronous copies are performed only when the program waits for them.
+void Compare(const Matrix& matrix, int rows, const std::vector<Product>& products,
+             bool late = false) {
   const DeviceMatrix& of = matrix.on_device;
   Numbers numbers(static_cast<uint64_t>(rows));
   std::vector<float> x(static_cast<size_t>(rows * of.inputs));
@@ -84,7 +86,7 @@ void Compare(const Matrix& matrix, int rows, const std::vector<Product>& product
   std::vector<std::vector<float>> want;
   for (int row = 0; row < rows; ++row) want.push_back(matrix.Reference(x, row));
   const int stride = of.outputs + 3;
-  EmulatedDevice device;
+  EmulatedDevice device(late);
   for (const auto& [program, facts] : products) {
     std::vector<float> y(static_cast<size_t>((rows + 1) * stride), -7);
     ProductArguments product = {};
@@ -126,12 +128,10 @@ TEST(ProductProgram, EveryShapeMatchesReferenceBits) {
 // The inputs need more stages than the ring buffer has, the last stage is partial, and copies are
 // performed only when the program waits for them.
 TEST(ProductProgram, WrappedRingBufferGivesSameBits) {
-  LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(6 * 256 + 40, 40, is_pair);
-    for (const int rows : {1, 9}) Compare(matrix, rows, Shapes(is_pair));
+    for (const int rows : {1, 9}) Compare(matrix, rows, Shapes(is_pair), /*late=*/true);
   }
-  LateCopies::SetLate(false);
 }
 
 constexpr size_t kShared = size_t{227} << 10;  // shared memory of an H100
@@ -169,16 +169,14 @@ TEST(Bf16ProductProgram, EveryRowCountMatchesChainsOfFusedDots) {
 // The numbers of inputs end within a stage and within a k16 step, and one needs more stages than
 // the ring buffer has. Copies are performed only when the program waits for them.
 TEST(Bf16ProductProgram, EveryTilingMatchesReferenceBits) {
-  LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
     for (const int inputs : {8, 64, 264, 9 * 64 + 40}) {
       const Matrix matrix(inputs, is_pair ? 72 : 70, is_pair, Arithmetic::kBFloat16);
       for (const int rows : {1, 9, 34}) {
-        Compare(matrix, rows, Bf16Products({0, 1, 2, 3}, is_pair));
+        Compare(matrix, rows, Bf16Products({0, 1, 2, 3}, is_pair), /*late=*/true);
       }
     }
   }
-  LateCopies::SetLate(false);
 }
 
 // A row with infinities and NaNs does not change the other rows.

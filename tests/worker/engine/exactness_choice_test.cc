@@ -286,7 +286,7 @@ TEST(ArithmeticChoiceTest, Bf16ChangesTheFingerprint) {
   TestWorker on_cpu(dir, options);
   EXPECT_TRUE(Compare(narrow->fingerprint(), on_cpu->fingerprint()).empty());
   const auto request = Request(Prompt(40));
-  const std::string logits = narrow.Run(request)->finished.first_logits_sha256;
+  const Digest logits = narrow.Run(request)->finished.first_logits_sha256;
   EXPECT_NE(floats.Run(request)->finished.first_logits_sha256, logits);
   EXPECT_EQ(on_cpu.Run(request)->finished.first_logits_sha256, logits);
 }
