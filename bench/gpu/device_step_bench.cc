@@ -2,12 +2,12 @@
 //
 //   device_step_bench digests MODEL DIGESTS   compares logits, keys and values with DIGESTS, the
 //                                             output of seeded_digests
-//   device_step_bench tokens MODEL            times a token of 1, 8 and 32 sequences, by kernel too
-//   device_step_bench prefill MODEL           times prompts of 128, 2,048 and 8,192 tokens
+//   device_step_bench tokens MODEL [bf16]     times a token of 1, 8 and 32 sequences, by kernel too
+//   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
 //   device_step_bench tiny                    compares a tiny model with the emulation; for
 //                                             compute-sanitizer
-// MODEL: 270M, 1B or 4B. Each result is a line of JSON: {"row": ..., "unit": ..., "values": [...]},
-// or details in a form of their own.
+// MODEL: 270M, 1B or 4B. bf16: products in bfloat16 instead of float32. Each result is a line of
+// JSON: {"row": ..., "unit": ..., "values": [...]}, or details in a form of their own.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -141,7 +141,9 @@ struct Sequence {
 
 class Bench {
  public:
-  Bench(const SeededGeometry& geometry, int positions) : geometry_(geometry), watch_(&device_) {
+  // `bf16`: whether products are in bfloat16; the names of all results then say so.
+  Bench(const SeededGeometry& geometry, int positions, bool bf16 = false)
+      : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
     model_ = MakeSeededModel(&device_, geometry, kSeededSplit, positions,
                              [this](const auto& rows, int inputs, bool is_pair) {
@@ -150,6 +152,8 @@ class Bench {
                                Require(made.data != nullptr, "no memory for weights");
                                return made;
                              });
+    if (bf16) geometry_.name += ", bf16";
+    model_.multiplies_bf16 = bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     flush_ = device_.Allocate(kFlushBytes);
     Finish();
@@ -183,7 +187,7 @@ class Bench {
     cudaMemsetAsync(flush_, 1, kFlushBytes, static_cast<cudaStream_t>(device_.stream()));
   }
 
-  const SeededGeometry geometry_;
+  SeededGeometry geometry_;
   CudaDevice device_;
   Stopwatch watch_;
   DeviceModel model_;
@@ -358,7 +362,7 @@ std::vector<int> Bench::Candidates(int rows, bool is_pair) {
 double Bench::TimeProduct(int shape, int which, int rows, int layers) {
   const ShapeFacts facts = FactsOf(shape);
   const bool is_pair = which == 2;
-  AnyProduct product = {};
+  ProductArguments product = {};
   product.rows = rows;
   product.x = static_cast<const float*>(flush_);
   product.y = static_cast<float*>(flush_) + kFlushBytes / 8;
@@ -378,6 +382,7 @@ double Bench::TimeProduct(int shape, int which, int rows, int layers) {
 // Chooses the tile shapes for steps of `rows` rows: for each product, the shape that is fastest
 // when the product runs alone.
 void Bench::Tune(int rows) {
+  if (model_.multiplies_bf16) return;  // has one tiling for each number of rows
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
   ProductChoice best = step_->ChoiceFor(rows);
   const int layers = rows > 64 ? 2 : std::min(model_.shape.layers(), 18);
@@ -491,6 +496,7 @@ void Bench::Tokens() {
     }
     double best = 0;
     for (const bool tuned : {false, true}) {
+      if (tuned && model_.multiplies_bf16) break;
       if (tuned) Tune(rows);
       for (const bool overlap : {false, true}) {
         step_->SetOverlapRows(overlap ? rows : 0);
@@ -543,17 +549,16 @@ void Bench::Prefill() {
 
 // --- a tiny model, on the GPU and emulated ---
 
-void Tiny() {
+// Runs the same steps on both devices and compares all logits.
+void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
   const SeededGeometry geometry = {"tiny", "lg", 130, 4, 2, 64, 64, 128, 512, 512};
-  CudaDevice cuda;
-  Require(cuda.error().empty(), cuda.error());
-  EmulatedDevice emulated;
   std::vector<std::vector<float>> results;
-  for (Device* device : {static_cast<Device*>(&emulated), static_cast<Device*>(&cuda)}) {
-    const DeviceModel model = MakeSeededModel(
-        device, geometry, kSeededSplit, 512, [device](const auto& rows, int inputs, bool is_pair) {
-          return MakeSeededMatrix(device, rows, inputs, is_pair);
-        });
+  for (Device* device : {static_cast<Device*>(emulated), static_cast<Device*>(cuda)}) {
+    DeviceModel model = MakeSeededModel(device, geometry, kSeededSplit, 512,
+                                        [device](const auto& rows, int inputs, bool is_pair) {
+                                          return MakeSeededMatrix(device, rows, inputs, is_pair);
+                                        });
+    model.multiplies_bf16 = bf16;
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     std::vector<float> logits(100 * 512);
     float* to = logits.data();
@@ -576,13 +581,21 @@ void Tiny() {
     for (int i = 0; i < 3; ++i) run({{&one, 1}, {&two, 1}});
     results.push_back(std::move(logits));
   }
-  Require(cuda.error().empty(), cuda.error());
+  Require(cuda->error().empty(), cuda->error());
   int differ = 0;
   for (size_t i = 0; i < results[0].size(); ++i) {
     differ += std::memcmp(&results[0][i], &results[1][i], sizeof(float)) != 0 ? 1 : 0;
   }
-  Result("tiny model: logits that differ from the emulation's",
+  Result(Text("tiny model%s: logits that differ from the emulation's", bf16 ? ", bf16" : ""),
          Text("of %d", static_cast<int>(results[0].size())), differ);
+}
+
+void Tiny() {
+  CudaDevice cuda;
+  Require(cuda.error().empty(), cuda.error());
+  EmulatedDevice emulated;
+  CompareTiny(&emulated, &cuda, false);
+  if (cuda.has_fused_dot()) CompareTiny(&emulated, &cuda, true);
   for (int program = 0; program < ProgramList::kCount; ++program) {
     const CudaDevice::Facts facts = cuda.FactsOfProgram(program);
     if (facts.local_bytes > 0) {
@@ -606,17 +619,18 @@ int Main(int argc, char** argv) {
       return 0;
     }
   }
-  if (part == "tokens" && argc == 3) {
-    Bench(GeometryOf(name), 2048).Tokens();
+  const bool bf16 = argc == 4 && std::strcmp(argv[3], "bf16") == 0;
+  if (part == "tokens" && (argc == 3 || bf16)) {
+    Bench(GeometryOf(name), 2048, bf16).Tokens();
     return 0;
   }
-  if (part == "prefill" && argc == 3) {
-    Bench(GeometryOf(name), 8192 + 128).Prefill();
+  if (part == "prefill" && (argc == 3 || bf16)) {
+    Bench(GeometryOf(name), 8192 + 128, bf16).Prefill();
     return 0;
   }
   std::fprintf(stderr,
-               "usage: device_step_bench digests MODEL DIGESTS | tokens MODEL | prefill MODEL | "
-               "tiny\n");
+               "usage: device_step_bench digests MODEL DIGESTS | "
+               "tokens MODEL [bf16] | prefill MODEL [bf16] | tiny\n");
   return 2;
 }
 

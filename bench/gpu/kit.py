@@ -305,11 +305,15 @@ def sanitizers(tools, program, *arguments):
 INVARIANT = ("--exactness", "invariant")
 # The most important parts come first, because the last parts are skipped when the time is over.
 PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
+         "workers-bf16": of_parts("workers", 90, "--arithmetic", "bf16"),
          "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "probes": probes,
-         "device-270m": device_bench(40, ("tokens", "270M"), ("prefill", "270M")),
-         "device-4b": device_bench(40, ("tokens", "4B"), ("prefill", "4B")),
-         "device-1b": device_bench(40, ("tokens", "1B"), ("prefill", "1B")),
+         "device-270m": device_bench(40, ("tokens", "270M"), ("prefill", "270M"),
+                                     ("tokens", "270M", "bf16"), ("prefill", "270M", "bf16")),
+         "device-4b": device_bench(40, ("tokens", "4B"), ("prefill", "4B"),
+                                   ("tokens", "4B", "bf16"), ("prefill", "4B", "bf16")),
+         "device-1b": device_bench(40, ("tokens", "1B"), ("prefill", "1B"),
+                                   ("tokens", "1B", "bf16"), ("prefill", "1B", "bf16")),
          "service-invariant": of_parts("service", 90, "128", *INVARIANT),
          "tokens": of_parts("tokens", 90), "tests": tests,
          "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),

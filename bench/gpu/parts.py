@@ -1,7 +1,8 @@
 """The parts of a GPU kit that compare answers; each prints a line of JSON for each row.
 
     parts.py tokens MODEL_DIR DEVICE KIT     compares 64 greedy float32 tokens with transformers
-    parts.py workers MODEL_DIR DEVICE KIT    a device worker (emulated without a device) and a CPU
+    parts.py workers MODEL_DIR DEVICE KIT [WORKER_FLAG...]
+                                             a device worker (emulated without a device) and a CPU
                                              worker share one store
     parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [WORKER_FLAG...]]
                                              three workers share one store
@@ -75,14 +76,14 @@ def ids_of(folder, seed):
     return lambda count: [draw.randrange(3, vocabulary) for _ in range(count)]
 
 
-def workers(folder, device, kit):
+def workers(folder, device, kit, *more):
     ids = ids_of(folder, 13)
     path = ["--device", "emulated"] if device == "cpu" else \
         ["--device", device, "--exactness", "invariant"]
     prefix, count = (1100, ENDING) if device != "cpu" else (200, 4)
     with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
         store = cluster.store(pathlib.Path(work) / "data")
-        both = [worker_of(cluster, folder, store, "--pool-bytes", "0", *flags)
+        both = [worker_of(cluster, folder, store, "--pool-bytes", "0", *more, *flags)
                 for flags in (path, ())]
         for publisher, reader, what in ((1, 0, "the device restores a CPU worker's"),
                                         (0, 1, "a CPU worker restores the device's")):

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <thread>
 
-#include "bench/gpu/fused_dot.h"
+#include "worker/kernels/fused_dot.h"
 
 namespace hearth {
 namespace {

@@ -87,10 +87,11 @@ void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
                  "float32: widened, same answers; q8_0, q4_0: 8 or 4 bits, other answers, prefixes "
                  "shared only with the same form; auto: stored");
   set->AddChoice(
-      "arithmetic", &engine->arithmetic, {"float32", "int8", "auto"},
+      "arithmetic", &engine->arithmetic, {"float32", "int8", "bf16", "auto"},
       "Numbers that matrix products multiply (exactness class invariant). float32; int8: integers "
-      "for matrices in blocks (of a GGUF file, or by --weights), prefixes shared only with the "
-      "same arithmetic; auto: int8 if the model has such a matrix");
+      "for matrices in blocks (of a GGUF file, or by --weights); bf16: bfloat16 as GPUs of compute "
+      "capability 9.0 compute it, for bfloat16 checkpoints, slow on a CPU; prefixes shared only "
+      "with the same arithmetic; auto: int8 if the model has a matrix in blocks, else float32");
   set->AddChoice("kv-dtype", &engine->kv_dtype, {"float32", "bfloat16", "auto"},
                  "Type of keys and values (exactness class invariant). float32; bfloat16: rounded "
                  "when written, half the bytes, other answers, prefixes shared only with bfloat16; "

@@ -47,18 +47,20 @@ class RandomRequests {
   static constexpr int kThreads = 3;
 
   // `longest`: maximum number of tokens in a text; at most the model's number of positions.
-  // `first`: seed of the first request. `form`: how weights are stored; weights in blocks are
-  // multiplied as integers. `device`: if not null, odd requests run on the device, and even
-  // requests restore from it. Every third request restores from the processor on which it runs.
+  // `first`: seed of the first request. `form`: how weights are stored; by default, weights in
+  // blocks are multiplied as integers. `device`: if not null, odd requests run on the device, and
+  // even requests restore from it. Every third request restores from the processor on which it
+  // runs.
   static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
                                              uint64_t first, WeightForm form = WeightForm::kStored,
                                              KvDtype kv_dtype = KvDtype::kFloat32,
-                                             std::shared_ptr<Device> device = nullptr) {
+                                             std::shared_ptr<Device> device = nullptr,
+                                             Arithmetic arithmetic = Arithmetic::kInt8) {
     RandomRequests requests(longest, first);
     for (int threads = 1; threads <= kThreads; ++threads) {
       InvariantGemmaOptions options{threads, chunk};
       options.weights = form;
-      options.arithmetic = Arithmetic::kInt8;
+      options.arithmetic = arithmetic;
       options.kv_dtype = kv_dtype;
       auto model = InvariantGemma::Load(model_dir, options);
       if (!model.ok()) return model.status();
@@ -67,6 +69,7 @@ class RandomRequests {
     if (device == nullptr) return requests;
     InvariantGemmaOptions options{2, chunk};
     options.device = std::move(device);
+    options.arithmetic = arithmetic;
     auto model = InvariantGemma::Load(model_dir, options);
     if (!model.ok()) return model.status();
     requests.on_device_ = *std::move(model);

@@ -16,13 +16,14 @@ NEW_TOKENS = 3
 
 class DeviceTest(SystemTest):
 
-    def check(self, model, chunk, vocabulary_step=1):
+    def check(self, model, chunk, vocabulary_step=1, arithmetic="float32"):
         """One worker publishes a prompt. Another worker restores it from the store, and the first
         worker restores it from its pool."""
         store = self.cluster.store(self.folder / "data")
         options = {"pool_bytes": "64MiB", "chunk_tokens": chunk}
-        device = self.worker(model, store.address, "--device", "emulated", **options)
-        cpu = self.worker(model, store.address, **options)
+        flags = ["--arithmetic", arithmetic]
+        device = self.worker(model, store.address, "--device", "emulated", *flags, **options)
+        cpu = self.worker(model, store.address, *flags, **options)
 
         def ask(worker, ids, *more):
             return self.cluster.generate(worker.address, ids, *more, max_new_tokens=NEW_TOKENS)
@@ -45,6 +46,9 @@ class TinyModels(DeviceTest):
     def test_wide_window_restores_exactly(self):
         self.check(self.model("wide", dtype="bfloat16"), CHUNK_TOKENS)
 
+    def test_bf16_restores_exactly(self):
+        self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS, arithmetic="bf16")
+
     def test_unsupported_flags_stop_start(self):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
@@ -59,6 +63,8 @@ class TinyModels(DeviceTest):
                 ("kv-dtype: bfloat16 is supported on the CPU", model, "--kv-dtype", "bfloat16"),
                 ("arithmetic: int8 is supported on the CPU", model, "--arithmetic", "int8"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
+                ("arithmetic: bf16 multiplies bfloat16 weights only", float32, "--arithmetic",
+                 "bf16"),
                 ("has values that bfloat16 cannot represent", float32)):
             with self.subTest(said):
                 self.assertIn(said, self.fails_to_start("hearth-worker", "--model", path,
@@ -77,6 +83,9 @@ class RealModel(DeviceTest):
 
     def test_gemma_270m_restores_exactly(self):
         self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000)
+
+    def test_gemma_270m_in_bf16_restores_exactly(self):
+        self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000, arithmetic="bf16")
 
 
 if __name__ == "__main__":

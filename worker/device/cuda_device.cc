@@ -36,20 +36,19 @@ CudaDevice::CudaDevice(int number) : number_(number) {
   void* ring = nullptr;
   if (!Check(cudaMallocHost(&ring, kRingBytes), "pinned memory")) return;
   ring_ = static_cast<std::byte*>(ring);
-  int shared_bytes = 0, major = 0;
+  int shared_bytes = 0;
   for (const auto& [to, attribute] :
        {std::pair{&processors_, cudaDevAttrMultiProcessorCount},
         std::pair{&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-        std::pair{&major, cudaDevAttrComputeCapabilityMajor}}) {
+        std::pair{&major_, cudaDevAttrComputeCapabilityMajor}}) {
     if (!Check(cudaDeviceGetAttribute(to, attribute, number_), "attributes")) return;
   }
   shared_bytes_ = static_cast<size_t>(shared_bytes);
-  has_overlap_ = major >= 9;
   if (FindKernels()) return;
   int minor = 0;
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number_);
-  Fail("GPU " + std::to_string(number_) + " has compute capability " + std::to_string(major) + "." +
-       std::to_string(minor) + "; this worker has kernels for sm_" HEARTH_CUDA_GENERATIONS);
+  Fail("GPU " + std::to_string(number_) + " has compute capability " + std::to_string(major_) +
+       "." + std::to_string(minor) + "; this worker has kernels for sm_" HEARTH_CUDA_GENERATIONS);
 }
 
 // Finds the programs that fit in the GPU's registers and shared memory. Returns false if no program

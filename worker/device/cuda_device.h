@@ -24,6 +24,8 @@ class CudaDevice : public Device {
   const char* kind() const override { return "cuda"; }
   int processors() const override { return processors_; }
   size_t shared_bytes() const override { return shared_bytes_; }
+  // Measured on compute capability 9.0. On later GPUs the self-test decides.
+  bool has_fused_dot() const override { return major_ >= 9; }
   size_t free_bytes() const override;
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
@@ -32,7 +34,7 @@ class CudaDevice : public Device {
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void Launch(int program, const void* arguments, int blocks) override;
   // Enables programmatic dependent launches; no effect on GPUs before sm_90.
-  void SetOverlap(bool overlap) override { overlap_ = overlap && has_overlap_; }
+  void SetOverlap(bool overlap) override { overlap_ = overlap && major_ >= 9; }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override;
 
@@ -59,7 +61,8 @@ class CudaDevice : public Device {
   static constexpr size_t kRingBytes = size_t{4} << 20;
 
   const int number_;
-  bool overlap_ = false, has_overlap_ = false;
+  bool overlap_ = false;
+  int major_ = 0;  // compute capability
   int processors_ = 1;
   size_t shared_bytes_ = 0;
   void* stream_ = nullptr;

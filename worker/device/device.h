@@ -45,6 +45,8 @@ class Device {
   virtual int processors() const = 0;
   // Returns the maximum shared memory of a thread block, in bytes.
   virtual size_t shared_bytes() const = 0;
+  // Returns whether the matrix instructions for bfloat16 give the bits of FusedDot (fused_dot.h).
+  virtual bool has_fused_dot() const = 0;
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
   // Allocates device memory with undefined content, aligned to 256 bytes. Returns null if the

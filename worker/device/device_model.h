@@ -50,6 +50,8 @@ struct DeviceLayer {
 struct DeviceModel {
   DeviceShape shape;
   std::vector<DeviceLayer> layers;
+  // whether products compute in bfloat16 (Bf16ProductProgram), else in float32 (ProductProgram)
+  bool multiplies_bf16 = false;
   DeviceMatrix head;  // output matrix; also the embedding (tied weights)
   const float *final_norm = nullptr;
   // RoPE tables, [0] local and [1] global: [positions][head_dim / 2]

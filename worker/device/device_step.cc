@@ -133,7 +133,7 @@ void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matr
                                int x_stride, float* y, int y_stride, int rows,
                                const int32_t* row_numbers, float softcap) {
   assert(rows >= 1 && matrix.inputs <= x_stride && matrix.outputs <= y_stride);
-  AnyProduct product = {};
+  ProductArguments product = {};
   product.matrix = matrix;
   product.x = x;
   product.row_numbers = row_numbers;
@@ -142,6 +142,11 @@ void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matr
   product.x_stride = x_stride;
   product.y_stride = y_stride;
   product.softcap = softcap;
+  if (model_->multiplies_bf16) {
+    const int tiling = ChooseBf16Product(rows);
+    return device_->Launch(Bf16ProductNumber(tiling, is_pair), &product,
+                           BlocksOf(Bf16FactsOf(tiling), rows, matrix.columns));
+  }
   device_->Launch(ProductNumber(shape, is_pair), &product,
                   BlocksOf(FactsOf(shape), rows, matrix.columns));
 }

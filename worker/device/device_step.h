@@ -1,6 +1,7 @@
-// DeviceStep: one forward pass of a batch on a Device, in float32. Its bits equal those of the CPU
-// kernels. A layer takes nine launches. A step of at most kGraphRows rows is replayed from a
-// captured graph; there is one graph for each of 1, 2, 4, ... rows.
+// DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16.
+// Its bits equal those of the CPU kernels. A layer takes nine launches. A step of at most
+// kGraphRows rows is replayed from a captured graph; there is one graph for each of 1, 2, 4, ...
+// rows.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -48,8 +49,8 @@ class DeviceStep {
   void Repeat();
   using Before = std::function<void(const char* name, int layer)>;
   void RunSlowly(const Before& before);
-  // Sets the matrix product shapes that steps with `rows` rows use. `rows` is a value that
-  // RowsOfGraph returns, or any number above kGraphRows.
+  // Sets the matrix product shapes in float32 that steps with `rows` rows use. `rows` is a value
+  // that RowsOfGraph returns, or any number above kGraphRows.
   void SetChoice(int rows, const ProductChoice& choice);
   ProductChoice ChoiceFor(int rows) const;
   // In steps of at most `rows` rows, launches may overlap (Device::SetOverlap).

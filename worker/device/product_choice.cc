@@ -20,6 +20,14 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
   return kFacts[shape];
 }
 
+template <class... Tilings>
+ShapeFacts Bf16FactsIn(TypeList<Tilings...>, int tiling) {
+  static constexpr ShapeFacts kFacts[] = {
+      {Tilings::kRows, Tilings::kColumns, Tilings::kWarps,
+       sizeof(typename Bf16ProductProgram<Tilings, false>::Shared), true}...};
+  return kFacts[tiling];
+}
+
 // One rule for the choice of a product's shape; the first matching rule in kRules decides.
 struct Rule {
   int rows;    // matches products of at most this many rows; 0: any number of rows
@@ -58,6 +66,14 @@ constexpr Rule kRules[] = {
 
 int ShapeCount() { return ProductTilings::kCount; }
 ShapeFacts FactsOf(int shape) { return FactsIn(ProductTilings(), shape); }
+
+ShapeFacts Bf16FactsOf(int tiling) { return Bf16FactsIn(Bf16Tilings(), tiling); }
+
+int ChooseBf16Product(int rows) {
+  int tiling = 0;
+  while (tiling + 1 < Bf16Tilings::kCount && Bf16FactsOf(tiling).rows < rows) ++tiling;
+  return tiling;
+}
 
 int BlocksOf(const ShapeFacts& facts, int rows, int columns) {
   return (rows + facts.rows - 1) / facts.rows * ((columns + facts.columns - 1) / facts.columns);

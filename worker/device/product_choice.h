@@ -29,6 +29,11 @@ struct ProductChoice {
 int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors,
                   size_t shared_bytes);
 
+// Products in bfloat16: returns the number of the tiling (index in Bf16Tilings) for `rows` rows,
+// and the rows and columns of its thread blocks.
+int ChooseBf16Product(int rows);
+ShapeFacts Bf16FactsOf(int tiling);
+
 }  // namespace hearth
 
 #endif  // HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_

@@ -31,6 +31,25 @@ struct DeviceMatrix {
   int outputs = 0;  // number of outputs; for a pair of matrices, of each matrix
 };
 
+// Arguments of a product; every instance of ProductProgram and Bf16ProductProgram has this layout.
+struct ProductArguments {
+  DeviceMatrix matrix;
+  const float* x;              // [..][x_stride]
+  const int32_t* row_numbers;  // indices of the rows of x to use; null: the first `rows` rows
+  float* y;                    // [rows][y_stride]
+  int rows, x_stride, y_stride;
+  float softcap;  // 0: no softcap
+
+  // Writes an output of a matrix, or of a matrix pair, to its row of y. Padding is not written.
+  HEARTH_HOST_DEVICE void StoreOne(float* to, int output, float sum) const {
+    if (output >= matrix.outputs) return;
+    to[output] = softcap > 0 ? exact::Mul(exact::Tanh(exact::Div(sum, softcap)), softcap) : sum;
+  }
+  HEARTH_HOST_DEVICE void StoreGated(float* to, int output, float gate, float up) const {
+    if (output < matrix.outputs) to[output] = exact::Mul(exact::Gelu(gate), up);
+  }
+};
+
 // kRowLanes lanes of a warp compute different rows; the remaining lanes compute different columns.
 template <int kRowLanesOf, int kRowsEachOf, int kColumnsEachOf, int kRowWarpsOf, int kColumnWarpsOf,
           int kInputsOf, int kDepthOf, int kLoadWarpsOf = 0>
@@ -46,7 +65,7 @@ struct ProductTiling {
 };
 
 template <class Tiling, bool kIsGelu>
-struct ProductProgram : Tiling {
+struct ProductProgram : Tiling, ProductArguments {
   using Tiling::kColumnLanes;
   using Tiling::kColumns;
   using Tiling::kColumnsEach;
@@ -72,13 +91,6 @@ struct ProductProgram : Tiling {
     alignas(16) unsigned char weights[kDepth][kGroups][kColumns][16];
     alignas(16) float x[kDepth][kRows][kPitch];
   };
-
-  DeviceMatrix matrix;
-  const float* x;              // [..][x_stride]
-  const int32_t* row_numbers;  // indices of the rows of x to use; null: the first `rows` rows
-  float* y;                    // [rows][y_stride]
-  int rows, x_stride, y_stride;
-  float softcap;  // 0: no softcap
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row_blocks = (rows + kRows - 1) / kRows;
@@ -340,13 +352,9 @@ struct ProductProgram : Tiling {
             const int column = first_column + Column(warp, lane, c);
             const float sum = own[r * kColumnsEach + c];
             if constexpr (kIsGelu) {
-              const int output = column / 16 * 8 + column % 8;
-              if (output >= matrix.outputs) continue;
-              to[output] = exact::Mul(exact::Gelu(sum), own[r * kColumnsEach + c + 1]);
+              StoreGated(to, column / 16 * 8 + column % 8, sum, own[r * kColumnsEach + c + 1]);
             } else {
-              if (column >= matrix.outputs) continue;
-              to[column] =
-                  softcap > 0 ? exact::Mul(exact::Tanh(exact::Div(sum, softcap)), softcap) : sum;
+              StoreOne(to, column, sum);
             }
           }
         }

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "worker/device/attend_programs.h"
+#include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
 #include "worker/device/product_program.h"
 #include "worker/device/row_programs.h"
@@ -39,9 +40,11 @@ using ProductTilings = TypeList<
     ProductTiling<8, 4, 2, 1, 1, 64, 6>, ProductTiling<4, 4, 4, 2, 1, 64, 4>,
     ProductTiling<4, 8, 8, 2, 2, 64, 3>>;
 
-// All instances of ProductProgram have the memory layout of AnyProduct, so a step can select the
-// tile shape at run time.
-using AnyProduct = ProductProgram<ProductTiling<1, 1, 2, 1, 1, 128, 4>, false>;
+// All products have the memory layout of ProductArguments, so a step can select the tile shape at
+// run time.
+static_assert(sizeof(ProductProgram<ProductTiling<1, 1, 2, 1, 1, 128, 4>, false>) ==
+                  sizeof(ProductArguments) &&
+              sizeof(Bf16ProductProgram<Bf16Tiling<1, 1>, true>) == sizeof(ProductArguments));
 
 template <class Of, bool kTakesPairs = Of::kColumnLanes % 8 == 0 && Of::kColumnsEach % 2 == 0>
 struct PairProduct {
@@ -52,15 +55,24 @@ struct PairProduct<Of, true> {
   using Type = ProductProgram<Of, true>;
 };
 
+// For at most 8, 16 and 32 rows, and for more rows.
+using Bf16Tilings =
+    TypeList<Bf16Tiling<1, 1>, Bf16Tiling<2, 1>, Bf16Tiling<4, 1>, Bf16Tiling<4, 4>>;
+
+template <class... All>
+TypeList<Bf16ProductProgram<All, false>..., Bf16ProductProgram<All, true>...> Bf16ProductsOf(
+    TypeList<All...>);
+
 template <class... All>
 TypeList<ProductProgram<All, false>..., typename PairProduct<All>::Type...> ProductsOf(
     TypeList<All...>);
 
-using ProgramList = decltype(Joined(
+using FloatPrograms = decltype(Joined(
     TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram, AttendProgram<1>,
              AttendProgram<2>, AttendProgram<4>, AttendProgram<8>, AttendProgram<16>>(),
     ProductsOf(ProductTilings())));
-inline constexpr int kFirstProduct = 9;
+inline constexpr int kFirstProduct = 9, kFirstBf16Product = FloatPrograms::kCount;
+using ProgramList = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
@@ -76,6 +88,11 @@ inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 // `is_gelu`, else for one matrix.
 constexpr int ProductNumber(int shape, bool is_gelu) {
   return kFirstProduct + shape + (is_gelu ? ProductTilings::kCount : 0);
+}
+
+// Returns the program number of a product in bfloat16.
+constexpr int Bf16ProductNumber(int tiling, bool is_gelu) {
+  return kFirstBf16Product + tiling + (is_gelu ? Bf16Tilings::kCount : 0);
 }
 
 template <class Program>

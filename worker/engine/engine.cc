@@ -84,6 +84,14 @@ WeightForm FormOf(WeightsChoice weights) {
   }
 }
 
+// Returns the arithmetic of the matrices that support it. A device has no integers.
+Arithmetic ArithmeticOf(const EngineOptions& options) {
+  if (options.arithmetic == ArithmeticChoice::kBFloat16) return Arithmetic::kBFloat16;
+  const bool may_use_integers =
+      options.device == "cpu" && options.arithmetic != ArithmeticChoice::kFloat32;
+  return may_use_integers ? Arithmetic::kInt8 : Arithmetic::kFloat32;
+}
+
 // Returns --kv-bytes, or chooses a value and adds a note about the choice. 0: the device decides.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
   if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
@@ -149,9 +157,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
     auto device = OpenDevice(options.device);
     if (!device.ok()) return device.status();
     gemma_options.device = *std::move(device);
-  } else if (options.arithmetic != ArithmeticChoice::kFloat32) {
-    gemma_options.arithmetic = Arithmetic::kInt8;
   }
+  gemma_options.arithmetic = ArithmeticOf(options);
   if (options.kv_dtype == KvDtypeChoice::kAuto) {
     gemma_options.kv_dtype = std::nullopt;
   } else if (options.kv_dtype == KvDtypeChoice::kBFloat16) {

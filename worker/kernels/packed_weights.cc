@@ -81,7 +81,8 @@ const char* WeightFormName(WeightForm form) {
 }
 
 const char* ArithmeticName(Arithmetic arithmetic) {
-  return arithmetic == Arithmetic::kInt8 ? "int8/32/1" : "float32";
+  constexpr const char* kNames[] = {"float32", "int8/32/1", "bf16/16/1"};
+  return kNames[static_cast<int>(arithmetic)];
 }
 
 void PackedWeights::WidenOutput(int64_t output, float* to) const {
@@ -128,7 +129,8 @@ ElementType PackedType(ElementType type, WeightForm form) {
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
                                   int64_t inputs, ParallelFor parallel, KernelArena* arena,
                                   Arithmetic arithmetic) {
-  assert(arithmetic == Arithmetic::kFloat32 || IsOfBlocks(type));
+  assert(arithmetic == Arithmetic::kFloat32 ||
+         (arithmetic == Arithmetic::kInt8 ? IsOfBlocks(type) : type == ElementType::kBFloat16));
   PackedWeights packed;
   packed.type_ = type;
   packed.arithmetic_ = arithmetic;

@@ -48,10 +48,11 @@ constexpr int kQuantizerVersion = 1;
 // Returns the element type to which weights of `type` are packed if the form is `form`.
 ElementType PackedType(ElementType type, WeightForm form);
 
-// Number format in which a product is computed: float32, or integers (integer_product.h).
-enum class Arithmetic { kFloat32, kInt8 };
-// Returns the arithmetic's name in the model fingerprint: "float32", or "int8/<values of a
-// block>/<version>".
+// Number format in which a product is computed: float32, integers (integer_product.h), or bfloat16
+// as tensor cores compute it (bf16_product.h).
+enum class Arithmetic { kFloat32, kInt8, kBFloat16 };
+// Returns the arithmetic's name in the model fingerprint: "float32", or "<numbers>/<values of a
+// step>/<version>".
 const char* ArithmeticName(Arithmetic arithmetic);
 
 class PackedWeights {
@@ -66,7 +67,7 @@ class PackedWeights {
   // type are widened, and quantized if `type` is a block type. The bytes are allocated from
   // `arena`, or separately if `arena` is null. REQUIRES: inputs >= 1, and whole blocks in each
   // matrix; outputs >= 1 in each matrix; `type` is PackedType of each matrix, or kFloat32;
-  // `arithmetic` is kFloat32, or `type` is a block type.
+  // `arithmetic` is kFloat32, or kInt8 with a block type, or kBFloat16 with type kBFloat16.
   static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
                             ParallelFor parallel, KernelArena* arena = nullptr,
                             Arithmetic arithmetic = Arithmetic::kFloat32);

@@ -13,6 +13,7 @@
 
 #include "worker/kernels/base/phases.h"
 #include "worker/kernels/base/rows.h"
+#include "worker/kernels/bf16_product.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/widen-inl.h"

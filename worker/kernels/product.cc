@@ -314,6 +314,9 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
   if (weights.arithmetic() == Arithmetic::kInt8) {
     return IntegerPanelOfRows(x, weights, panel, first, end, chains);
   }
+  if (weights.arithmetic() == Arithmetic::kBFloat16) {
+    return Bf16PanelOfRows(x, weights, panel, first, end, chains);
+  }
   const auto of = [&](auto element) {
     PanelOfType<decltype(element)>(x, weights, panel, first, end, chains);
   };

@@ -1,5 +1,6 @@
 // Product: multiplies rows by a weight matrix, y[m][n] = sum over k of x[m][k] * w[n][k]. The
-// arithmetic is float32, or integers if the weights' arithmetic is kInt8 (integer_product.h).
+// arithmetic is that of the weights: float32, integers (integer_product.h), or bfloat16
+// (bf16_product.h).
 //
 // The order of operations in float32: each output starts with acc = +0 and computes acc =
 // fma(x[m][k], w[n][k], acc) for k in ascending order. The order is the same for any number of

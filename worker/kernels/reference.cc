@@ -8,6 +8,7 @@
 
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/functions.h"
+#include "worker/kernels/fused_dot.h"
 #include "worker/kernels/integer_product.h"
 #include "worker/kernels/quantized/quantized_plane.h"
 #include "worker/kernels/quantized/weight_blocks.h"
@@ -135,12 +136,29 @@ void IntegerProductRow(const float* x, const PackedWeights& weights, int64_t beg
   }
 }
 
+void FusedProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end,
+                     float* y) {
+  const auto inputs = static_cast<size_t>(weights.inputs());
+  const size_t padded = (inputs + kStepInputs - 1) / kStepInputs * kStepInputs;
+  std::vector<uint16_t> row(padded), narrow(padded);
+  std::vector<float> wide(inputs);
+  for (size_t k = 0; k < inputs; ++k) row[k] = NarrowOne(x[k]).bits;
+  for (int64_t output = begin; output < end; ++output) {
+    weights.WidenOutput(output, wide.data());
+    for (size_t k = 0; k < inputs; ++k) narrow[k] = NarrowOne(wide[k]).bits;
+    y[output - begin] = FusedChain(narrow.data(), row.data(), 0, static_cast<int>(padded));
+  }
+}
+
 }  // namespace
 
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end,
                 float* y) {
   if (weights.arithmetic() == Arithmetic::kInt8) {
     return IntegerProductRow(x, weights, begin, end, y);
+  }
+  if (weights.arithmetic() == Arithmetic::kBFloat16) {
+    return FusedProductRow(x, weights, begin, end, y);
   }
   std::vector<float> wide(static_cast<size_t>(weights.inputs()));
   for (int64_t output = begin; output < end; ++output) {

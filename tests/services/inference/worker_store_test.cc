@@ -106,7 +106,13 @@ TEST(WorkerAndStore, PrefixOfOtherWeightsIsMiss) {
   WorkerServer::Options integers = blocks;
   integers.engine.arithmetic = ArithmeticChoice::kAuto;
   using Fields = std::vector<std::string>;
+  WorkerServer::Options floats = stored;
+  floats.geometry.bfloat16 = true;
+  WorkerServer::Options tensor_cores = floats;
+  tensor_cores.engine.arithmetic = ArithmeticChoice::kBFloat16;
   const auto cases = {std::tuple(stored, blocks, Fields{"weights"}),
+                      {floats, tensor_cores, Fields{"arithmetic"}},
+                      {tensor_cores, floats, Fields{"arithmetic"}},
                       {blocks, stored, Fields{"weights"}},
                       {blocks, integers, Fields{"arithmetic", "kv_dtype"}}};
   for (const auto& [publishes, reads, fields] : cases) {

@@ -22,7 +22,7 @@ GENERATIONS = re.search(r"names (\d[\da ]+)\)", CMAKE).group(1).split()
 # ptxas may contract them. Only the type may follow .rn, because .ftz would flush subnormal numbers.
 ROUNDS = re.compile(r"^\s+(?:@\S+ )?((?:add|sub|mul|mad|fma|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh"
                     r"|cvt)\.[\w.]*)", re.M)
-GOOD = re.compile(r"(add|sub|mul|fma|div|sqrt)\.rn\.f32$|cvt\.rn\.f32\.[su]32$")
+GOOD = re.compile(r"(add|sub|mul|fma|div|sqrt)\.rn\.f32$|cvt\.rn\.(f32\.[su]32|bf16x2\.f32)$")
 
 
 def find_nvcc():

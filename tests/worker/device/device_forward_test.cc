@@ -50,6 +50,16 @@ TEST_P(DeviceForwardHeads, RandomRequestsMatchCpuBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
+// The CPU computes the same bits from panels of weights.
+TEST_P(DeviceForwardHeads, Bf16RequestsMatchCpuBits) {
+  const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_bf16");
+  auto requests = RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/70, /*first=*/1,
+                                       WeightForm::kStored, KvDtype::kFloat32,
+                                       std::make_shared<EmulatedDevice>(), Arithmetic::kBFloat16);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
+}
+
 // If `fails`, the device fails at the end of a step. If `flips`, one bit of the copied logits is
 // changed.
 class FaultyDevice : public EmulatedDevice {
@@ -64,7 +74,8 @@ class FaultyDevice : public EmulatedDevice {
   void* Allocate(size_t bytes) override {
     return bytes > most_bytes || !error().empty() ? nullptr : EmulatedDevice::Allocate(bytes);
   }
-  bool fails = false, flips = false;
+  bool has_fused_dot() const override { return fuses; }
+  bool fails = false, flips = false, fuses = true;
   size_t most_bytes = SIZE_MAX;
 };
 
@@ -166,6 +177,25 @@ TEST(DeviceForward, SelfTestRejectsDifferentLogits) {
       HasSubstr("the device and the CPU compute different bits for logits of a step of 2 rows"));
 }
 
+TEST(DeviceForward, Bf16SelfTestRejectsOtherMatrixInstruction) {
+  const auto device = std::make_shared<FaultyDevice>();
+  InvariantGemmaOptions options = OnDevice(device);
+  options.arithmetic = Arithmetic::kBFloat16;
+  auto gemma = InvariantGemma::Load(Dir(), options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_EQ((*gemma)->arithmetic(), Arithmetic::kBFloat16);
+  device->flips = true;
+  const absl::Status held = (*gemma)->SelfTest("");
+  EXPECT_EQ(held.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(held.message()),
+              HasSubstr("arithmetic: bf16: the device's matrix instruction computes other bits "
+                        "than those of compute capability 9.0 (1 of 1024 sums differ)"));
+  device->flips = false;
+  gemma = InvariantGemma::Load(Dir(), options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_TRUE((*gemma)->SelfTest("").ok());
+}
+
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
   const auto device = std::make_shared<FaultyDevice>();
   auto gemma = InvariantGemma::Load(Dir(), OnDevice(device));
@@ -224,6 +254,11 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   InvariantGemmaOptions halved = OnDevice(device);
   halved.kv_dtype = KvDtype::kBFloat16;
   EXPECT_THAT(Refusal(Dir(), halved), HasSubstr("leave --kv-dtype at auto"));
+  const auto earlier = std::make_shared<FaultyDevice>();
+  earlier->fuses = false;
+  InvariantGemmaOptions bf16 = OnDevice(earlier);
+  bf16.arithmetic = Arithmetic::kBFloat16;
+  EXPECT_THAT(Refusal(Dir(), bf16), HasSubstr("use --arithmetic auto, which is float32"));
   EXPECT_THAT(Refusal(NewTinyCheckpoint(Geometry("lg", 24, 4, 1, 272), "heads"), OnDevice(device)),
               HasSubstr("head_dim must be at most 256; got 272"));
 }

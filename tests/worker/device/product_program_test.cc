@@ -1,5 +1,5 @@
-// Compares every tile shape of ProductProgram on the emulated device with the reference, bit for
-// bit.
+// Compares every tile shape of ProductProgram and Bf16ProductProgram on the emulated device with
+// the reference, bit for bit.
 #include "worker/device/product_program.h"
 
 #include <gtest/gtest.h>
@@ -25,13 +25,14 @@ namespace {
 // A bfloat16 matrix (or pair of matrices), packed for the CPU and for the device.
 class Matrix {
  public:
-  Matrix(int inputs, int outputs, bool is_pair) : inputs_(inputs), outputs_(outputs) {
+  Matrix(int inputs, int outputs, bool is_pair, Arithmetic arithmetic = Arithmetic::kFloat32)
+      : inputs_(inputs), outputs_(outputs) {
     Numbers numbers(static_cast<uint64_t>(inputs + outputs));
     for (int i = 0; i < (is_pair ? 2 : 1); ++i) {
       stored_.push_back(StoredWeights({outputs, inputs}, ElementType::kBFloat16, &numbers));
       packed_.push_back(
           PackedWeights::Pack({{stored_.back().data(), outputs, ElementType::kBFloat16}},
-                              ElementType::kBFloat16, inputs, InThisThread));
+                              ElementType::kBFloat16, inputs, InThisThread, nullptr, arithmetic));
     }
     columns_ = PackColumns(inputs, outputs, is_pair, [&](int output, bool second, uint16_t* row) {
       const size_t bytes = static_cast<size_t>(inputs) * 2;
@@ -59,9 +60,24 @@ class Matrix {
   std::vector<uint16_t> columns_;
 };
 
-// Compares the given tile shapes with the reference. If `rows` is even, the product reads its rows
+// A program that multiplies, and the size of its thread blocks.
+struct Product {
+  int program;
+  ShapeFacts facts;
+};
+std::vector<Product> OfShapes(const std::vector<int>& shapes, bool is_pair) {
+  std::vector<Product> products;
+  for (const int shape : shapes) {
+    products.push_back({ProductNumber(shape, is_pair), FactsOf(shape)});
+  }
+  return products;
+}
+
+// Compares the given programs with the reference. If `rows` is even, the product reads its rows
 // by number, in reverse order. The row after the last output row must not change.
-void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int>& shapes) {
+// `late`: asynchronous copies are performed only when the program waits for them.
+void Compare(const Matrix& matrix, int rows, const std::vector<Product>& products,
+             bool late = false) {
   const DeviceMatrix& of = matrix.on_device;
   Numbers numbers(static_cast<uint64_t>(rows));
   std::vector<float> x(static_cast<size_t>(rows * of.inputs));
@@ -71,10 +87,10 @@ void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int
   std::vector<std::vector<float>> want;
   for (int row = 0; row < rows; ++row) want.push_back(matrix.Reference(x, row));
   const int stride = of.outputs + 3;
-  EmulatedDevice device;
-  for (const int shape : shapes) {
+  EmulatedDevice device(late);
+  for (const auto& [program, facts] : products) {
     std::vector<float> y(static_cast<size_t>((rows + 1) * stride), -7);
-    AnyProduct product = {};
+    ProductArguments product = {};
     product.matrix = of;
     product.x = x.data();
     product.row_numbers = rows % 2 == 0 ? row_numbers.data() : nullptr;
@@ -82,44 +98,41 @@ void Compare(const Matrix& matrix, bool is_pair, int rows, const std::vector<int
     product.rows = rows;
     product.x_stride = of.inputs;
     product.y_stride = stride;
-    device.Launch(ProductNumber(shape, is_pair), &product,
-                  BlocksOf(FactsOf(shape), rows, of.columns));
+    device.Launch(program, &product, BlocksOf(facts, rows, of.columns));
     for (int row = 0; row < rows; ++row) {
       const int from = rows % 2 == 0 ? rows - 1 - row : row;
       const float* got = y.data() + static_cast<size_t>(row * stride);
       ASSERT_EQ(FirstDifference(got, want[static_cast<size_t>(from)].data(), of.outputs), "")
-          << "shape " << shape << ", row " << row << " of " << rows;
+          << "program " << program << ", row " << row << " of " << rows;
       for (int i = of.outputs; i < stride; ++i) ASSERT_EQ(got[i], -7);
     }
     ASSERT_EQ(y[static_cast<size_t>(rows * stride)], -7);
   }
 }
 
-std::vector<int> Shapes(bool is_pair) {
+std::vector<Product> Shapes(bool is_pair) {
   std::vector<int> shapes;
   for (int shape = 0; shape < ShapeCount(); ++shape) {
     if (!is_pair || FactsOf(shape).takes_pairs) shapes.push_back(shape);
   }
-  return shapes;
+  return OfShapes(shapes, is_pair);
 }
 
 TEST(ProductProgram, EveryShapeMatchesReferenceBits) {
   for (const bool is_pair : {false, true}) {
     const Matrix small(264, 40, is_pair), less(40, is_pair ? 72 : 70, is_pair);
-    for (const int rows : {1, 5, 33}) Compare(small, is_pair, rows, Shapes(is_pair));
-    for (const int rows : {2, 32}) Compare(less, is_pair, rows, Shapes(is_pair));
+    for (const int rows : {1, 5, 33}) Compare(small, rows, Shapes(is_pair));
+    for (const int rows : {2, 32}) Compare(less, rows, Shapes(is_pair));
   }
 }
 
 // The inputs need more stages than the ring buffer has, the last stage is partial, and copies are
 // performed only when the program waits for them.
 TEST(ProductProgram, WrappedRingBufferGivesSameBits) {
-  LateCopies::SetLate(true);
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(6 * 256 + 40, 40, is_pair);
-    for (const int rows : {1, 9}) Compare(matrix, is_pair, rows, Shapes(is_pair));
+    for (const int rows : {1, 9}) Compare(matrix, rows, Shapes(is_pair), /*late=*/true);
   }
-  LateCopies::SetLate(false);
 }
 
 constexpr size_t kShared = size_t{227} << 10;  // shared memory of an H100
@@ -127,11 +140,85 @@ constexpr size_t kShared = size_t{227} << 10;  // shared memory of an H100
 TEST(ProductProgram, EveryRowCountMatchesReferenceBits) {
   for (const bool is_pair : {false, true}) {
     const Matrix matrix(72, 24, is_pair);
-    for (int rows = 1; rows <= 33; ++rows) {
-      Compare(matrix, is_pair, rows, {ChooseProduct(rows, matrix.on_device, is_pair, 3, kShared)});
-    }
-    Compare(matrix, is_pair, 129, {ChooseProduct(129, matrix.on_device, is_pair, 3, kShared)});
+    const auto compare = [&](int rows) {
+      const int shape = ChooseProduct(rows, matrix.on_device, is_pair, 3, kShared);
+      Compare(matrix, rows, OfShapes({shape}, is_pair));
+    };
+    for (int rows = 1; rows <= 33; ++rows) compare(rows);
+    compare(129);
   }
+}
+
+std::vector<Product> Bf16Products(const std::vector<int>& tilings, bool is_pair) {
+  std::vector<Product> products;
+  for (const int tiling : tilings) {
+    products.push_back({Bf16ProductNumber(tiling, is_pair), Bf16FactsOf(tiling)});
+  }
+  return products;
+}
+
+TEST(Bf16ProductProgram, EveryRowCountMatchesChainsOfFusedDots) {
+  for (const bool is_pair : {false, true}) {
+    const Matrix matrix(72, 24, is_pair, Arithmetic::kBFloat16);
+    for (int rows = 1; rows <= 33; ++rows) {
+      Compare(matrix, rows, Bf16Products({ChooseBf16Product(rows)}, is_pair));
+    }
+    Compare(matrix, 129, Bf16Products({ChooseBf16Product(129)}, is_pair));
+  }
+}
+
+// The numbers of inputs end within a stage and within a k16 step, and one needs more stages than
+// the ring buffer has. Copies are performed only when the program waits for them.
+TEST(Bf16ProductProgram, EveryTilingMatchesReferenceBits) {
+  for (const bool is_pair : {false, true}) {
+    for (const int inputs : {8, 64, 264, 9 * 64 + 40}) {
+      const Matrix matrix(inputs, is_pair ? 72 : 70, is_pair, Arithmetic::kBFloat16);
+      for (const int rows : {1, 9, 34}) {
+        Compare(matrix, rows, Bf16Products({0, 1, 2, 3}, is_pair), /*late=*/true);
+      }
+    }
+  }
+}
+
+// A row with infinities and NaNs does not change the other rows.
+TEST(Bf16ProductProgram, RowAloneEqualsRowAmongOthers) {
+  const Matrix matrix(200, 40, false, Arithmetic::kBFloat16);
+  const DeviceMatrix& of = matrix.on_device;
+  Numbers numbers(4);
+  std::vector<float> x(static_cast<size_t>(31 * of.inputs));
+  for (float& value : x) value = numbers.Value();
+  for (int i = 0; i < of.inputs; ++i) {
+    x[static_cast<size_t>(7 * of.inputs + i)] = i % 2 == 0 ? kInfinity : -kInfinity;
+  }
+  EmulatedDevice device;
+  const auto product = [&](int first, int rows) {
+    std::vector<float> y(static_cast<size_t>(rows * of.outputs));
+    const ProductArguments arguments = {of,         &x[static_cast<size_t>(first * of.inputs)],
+                                        nullptr,    y.data(),
+                                        rows,       of.inputs,
+                                        of.outputs, 0};
+    const int tiling = ChooseBf16Product(rows);
+    device.Launch(Bf16ProductNumber(tiling, false), &arguments,
+                  BlocksOf(Bf16FactsOf(tiling), rows, of.columns));
+    return y;
+  };
+  const std::vector<float> all = product(0, 31);
+  EXPECT_TRUE(std::isnan(all[static_cast<size_t>(7 * of.outputs)]));
+  for (int row = 0; row < 31; ++row) {
+    const std::vector<float> alone = product(row, 1);
+    EXPECT_EQ(
+        FirstDifference(alone.data(), &all[static_cast<size_t>(row * of.outputs)], of.outputs), "")
+        << row;
+  }
+}
+
+// A matrix in bfloat16 rounds its rows, so a product in float32 has other bits.
+TEST(Bf16ProductProgram, BitsDifferFromFloat32) {
+  const Matrix narrow(200, 40, false, Arithmetic::kBFloat16), wide(200, 40, false);
+  Numbers numbers(4);
+  std::vector<float> x(200);
+  for (float& value : x) value = numbers.Value();
+  EXPECT_NE(narrow.Reference(x, 0), wide.Reference(x, 0));
 }
 
 // The expected tilings were the fastest on an H100, for products of three models with several

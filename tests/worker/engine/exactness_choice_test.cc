@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -264,6 +265,43 @@ TEST(ArithmeticChoiceTest, Int8ChangesTheFingerprint) {
             automatic.Run(request)->finished.first_logits_sha256);
 }
 
+// KV of another arithmetic is never used. A CPU and a device share it.
+TEST(ArithmeticChoiceTest, Bf16ChangesTheFingerprint) {
+  TinyGeometry geometry = Geometries()[0].geometry;
+  geometry.bfloat16 = true;
+  const std::string dir = NewTinyCheckpoint(geometry, "bf16");
+  EngineOptions options = InvariantOptions();
+  options.device = kEmulatedDevice;
+  TestWorker floats(dir, options);
+  EXPECT_EQ(floats->arithmetic(), "float32");
+  options.arithmetic = ArithmeticChoice::kBFloat16;
+  TestWorker narrow(dir, options);
+  EXPECT_EQ(narrow->arithmetic(), "bf16/16/1");
+  EXPECT_EQ(narrow->layout().dtype, KvDtype::kFloat32);
+  const auto differences = Compare(floats->fingerprint(), narrow->fingerprint());
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].field, "arithmetic");
+  EXPECT_EQ(differences[0].theirs, "bf16/16/1");
+  options.device = "cpu";
+  TestWorker on_cpu(dir, options);
+  EXPECT_TRUE(Compare(narrow->fingerprint(), on_cpu->fingerprint()).empty());
+  const auto request = Request(Prompt(40));
+  const Digest logits = narrow.Run(request)->finished.first_logits_sha256;
+  EXPECT_NE(floats.Run(request)->finished.first_logits_sha256, logits);
+  EXPECT_EQ(on_cpu.Run(request)->finished.first_logits_sha256, logits);
+}
+
+TEST(ArithmeticChoiceTest, Bf16NeedsBFloat16Weights) {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = ChoiceDir();
+  options.arithmetic = ArithmeticChoice::kBFloat16;
+  const auto engine = Engine::Create(options);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("arithmetic: bf16 multiplies bfloat16 weights only"),
+                             HasSubstr("is used as F32"), HasSubstr("use --arithmetic auto")));
+}
+
 TEST(KvDtypeChoiceTest, BFloat16HalvesKvBytes) {
   EngineOptions options = InvariantOptions();
   options.weights = WeightsChoice::kQ8_0;
@@ -330,9 +368,11 @@ TEST(ArithmeticChoiceTest, ExplicitChoiceNeedsInvariantClass) {
                   "--dtype for weights, products, keys and values: leave --" +
                   choice.substr(0, choice.find(':')) + " at auto, or --exactness at auto");
   };
-  for (const bool integers : {true, false}) {
-    options.arithmetic = integers ? ArithmeticChoice::kInt8 : ArithmeticChoice::kFloat32;
-    expect_refused(integers ? "arithmetic: int8" : "arithmetic: float32");
+  for (const auto& [arithmetic, choice] : {std::pair(ArithmeticChoice::kInt8, "arithmetic: int8"),
+                                           {ArithmeticChoice::kFloat32, "arithmetic: float32"},
+                                           {ArithmeticChoice::kBFloat16, "arithmetic: bf16"}}) {
+    options.arithmetic = arithmetic;
+    expect_refused(choice);
   }
   options.arithmetic = ArithmeticChoice::kAuto;
   for (const bool narrow : {true, false}) {

@@ -151,6 +151,24 @@ TEST(InvariantBits, IntegerProductsHaveRecordedBits) {
   ExpectIntegerBits(WeightForm::kQ4_0,
                     "ec43eda0b68fcdb9032652a0cf15ebcfd6b39803b6e9fa976f2cc26bf1c15b5a");
 }
+// If these bits change, change the version in ArithmeticName. The target "plain" computes them with
+// FusedDot.
+TEST(InvariantBits, Bf16ProductsHaveRecordedBits) {
+  if (kIsSanitized) GTEST_SKIP() << "the tests of the kernels check the memory";
+  const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
+  const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kStored, 2, Arithmetic::kBFloat16));
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_EQ((*gemma)->arithmetic(), Arithmetic::kBFloat16);
+  EXPECT_TRUE((*gemma)->SelfTest("").ok());
+  ForEachTarget([&](const std::string& target) {
+    for (const int step : {1, 7, 130}) {
+      if (target == "plain" && step != 7) continue;
+      EXPECT_EQ(AllLogitsSha256(**gemma, 130, step),
+                "70326a5e320b46b78d6dec31af7df0da8fd1bfa59ec801e610f56ca4583026d0")
+          << target << ", steps of " << step;
+    }
+  });
+}
 // In a checkpoint without quantized matrices, kInt8 has no effect.
 TEST(InvariantBits, UnquantizedMatricesMultiplyInFloat32) {
   const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});

@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, std::string>> EngineOptions::ChoicesOfInvaria
   std::vector<std::pair<std::string, std::string>> given;
   if (weights != WeightsChoice::kAuto) given.emplace_back("weights", WeightsChoiceName(weights));
   if (arithmetic != ArithmeticChoice::kAuto) {
-    given.emplace_back("arithmetic", arithmetic == ArithmeticChoice::kInt8 ? "int8" : "float32");
+    given.emplace_back("arithmetic", ArithmeticChoiceName(arithmetic));
   }
   if (kv_dtype != KvDtypeChoice::kAuto) {
     given.emplace_back("kv-dtype", kv_dtype == KvDtypeChoice::kBFloat16 ? "bfloat16" : "float32");

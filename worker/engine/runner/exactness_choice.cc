@@ -49,6 +49,13 @@ const char* WeightsChoiceName(WeightsChoice weights) {
   return kNames[static_cast<int>(weights)];
 }
 
+const char* ArithmeticChoiceName(ArithmeticChoice arithmetic) {
+  constexpr const char* kNames[] = {"float32", "int8", "bf16", "auto"};
+  static_assert(std::size(kNames) == static_cast<size_t>(ArithmeticChoice::kCount),
+                "one name each");
+  return kNames[static_cast<int>(arithmetic)];
+}
+
 absl::Status CheckFlag(const std::string& flag, const std::string& value, ExactnessChoice exactness,
                        const std::string& device, const std::string& dtype) {
   const std::string leave = absl::StrCat("leave --", flag, " at auto");
@@ -60,7 +67,7 @@ absl::Status CheckFlag(const std::string& flag, const std::string& value, Exactn
                      ", or --exactness at auto"));
   }
   // Devices support only these values of --weights, --arithmetic and --kv-dtype.
-  const bool device_has = value == "stored" || value == "float32";
+  const bool device_has = value == "stored" || value == "float32" || value == "bf16";
   if (device != "cpu" && !device_has) {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, ": ", value, " is supported on the CPU only, and device is ", device, ": ", leave));

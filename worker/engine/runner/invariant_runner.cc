@@ -88,7 +88,7 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
   if (form == WeightForm::kQ8_0 || form == WeightForm::kQ4_0) {
     identity.weights = absl::StrCat(WeightFormName(form), " by quantizer ", kQuantizerVersion);
   }
-  if (gemma_->arithmetic() == Arithmetic::kInt8) identity.arithmetic = arithmetic();
+  if (gemma_->arithmetic() != Arithmetic::kFloat32) identity.arithmetic = arithmetic();
   return identity;
 }
 

@@ -1,6 +1,6 @@
-// DeviceForward: the forward pass of an InvariantGemma on a device, in float32 with bfloat16
-// weights. It divides the parts of a step so that each DeviceStep is within its limits
-// (worker/device/device_step.h).
+// DeviceForward: the forward pass of an InvariantGemma on a device, with bfloat16 weights, in
+// float32 or with products in bfloat16. It divides the parts of a step so that each DeviceStep is
+// within its limits (worker/device/device_step.h).
 //
 // Thread safety: none; one step at a time. Ownership: shares ownership of the device; weights and
 // thread pool must outlive the DeviceForward.
@@ -35,9 +35,10 @@ class DeviceForward : public Forward {
                                                              ThreadPool* pool);
 
   absl::Status Run(Parts parts) override;
-  // Compares this device with the CPU (InvariantForward) for one local layer, one global layer and
-  // the output matrix, with the weights of the model. Logits, keys and values must have the same
-  // bits. The steps use every shape of the matrix product.
+  // With products in bfloat16, first compares single steps of the device's matrix instruction with
+  // FusedDot. Compares this device with the CPU (InvariantForward) for one local layer, one global
+  // layer and the output matrix, with the weights of the model. Logits, keys and values must have
+  // the same bits. The steps use every shape of the matrix product.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
@@ -63,6 +64,7 @@ class DeviceForward : public Forward {
   DeviceForward(std::shared_ptr<Device> device, const InvariantWeights* weights,
                 const KvLayout& layout, ThreadPool* pool);
   absl::Status Upload();
+  absl::Status TestFusedDot();
   void ExtendRotations(int64_t positions);
   absl::Status RunPiece(Piece* piece);
   absl::Status Failure() const;

@@ -2,10 +2,11 @@
 // on its tokens: not on the other rows of its step, on other sequences, on prefill or decoding, or
 // on the number of threads.
 //
-// The model computes in float32. On the CPU the weights keep their stored bits, or have the form
-// given in the options; quantized weights may be multiplied in integers (integer_product.h). On a
-// device the weights are bfloat16 (device_forward.h). This class serves the exactness class
-// `invariant`; Gemma (gemma.h) serves the other classes.
+// The model computes in float32, or multiplies in bfloat16 (bf16_product.h). On the CPU the weights
+// keep their stored bits, or have the form given in the options; quantized weights may be
+// multiplied in integers (integer_product.h). On a device the weights are bfloat16
+// (device_forward.h). This class serves the exactness class `invariant`; Gemma (gemma.h) serves the
+// other classes.
 //
 // Thread safety: const methods may be called from any thread, but only one Step at a time.
 // Ownership: owns its weights.
@@ -104,7 +105,8 @@ struct InvariantGemmaOptions {
   // Weight form of the layers and the output matrix. If the embedding is untied, it keeps its
   // stored bits.
   WeightForm weights = WeightForm::kStored;
-  Arithmetic arithmetic = Arithmetic::kFloat32;  // arithmetic of quantized matrices
+  // kInt8: arithmetic of quantized matrices; kBFloat16: arithmetic of all matrices
+  Arithmetic arithmetic = Arithmetic::kFloat32;
   // kFloat32 or kBFloat16; nullopt: kBFloat16 if any matrix is multiplied in integers, else
   // kFloat32.
   std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
@@ -127,7 +129,7 @@ class InvariantGemma {
   const ModelConfig& config() const { return weights_->config(); }
   int threads() const { return pool_->threads(); }
   WeightForm weights() const { return weights_->form(); }
-  // Returns kInt8 if any matrix is multiplied in integers.
+  // Returns kInt8 if any matrix is multiplied in integers, kBFloat16 if all are in bfloat16.
   Arithmetic arithmetic() const { return weights_->arithmetic(); }
   // Returns the SHA-256 tree digest of all tensors that the model uses (name, shape, dtype, bytes).
   const Digest& weights_digest() const { return weights_->digest(); }

@@ -347,10 +347,10 @@ std::string SelfTestFile(const std::string& cache_dir, const InvariantWeights& w
   if (cache_dir.empty() || program.empty()) return "";
   const std::string key = DigestHex(Sha256(absl::StrCat(
       "hearth.self_test.v1\n", DigestHex(weights.digest()), " ", WeightFormName(weights.form()),
-      weights.arithmetic() == Arithmetic::kInt8
-          ? absl::StrCat(" ", ArithmeticName(weights.arithmetic()), " ",
-                         IntegerKernelName(ChosenIntegerKernel()))
-          : "",
+      weights.arithmetic() == Arithmetic::kFloat32
+          ? ""
+          : absl::StrCat(" ", ArithmeticName(weights.arithmetic()), " ",
+                         IntegerKernelName(ChosenIntegerKernel())),
       "\n", InvariantGemma::kKernelsVersion, " ", layout.chunk_tokens, " ",
       KvDtypeName(layout.dtype), " ", limits.alone, " ", limits.together, " ", limits.decodes, " ",
       KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));

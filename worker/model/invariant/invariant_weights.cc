@@ -70,14 +70,29 @@ std::vector<PackedWeights> InvariantWeights::PackStacked(const std::vector<Tenso
     matrices.push_back({parts[i].data.get(), parts[i].shape[0], *parts[i].type});
     const ElementType type = PackedType(*parts[i].type, form_);
     if (i + 1 < parts.size() && PackedType(*parts[i + 1].type, form_) == type) continue;
-    const Arithmetic arithmetic = IsOfBlocks(type) ? arithmetic_ : Arithmetic::kFloat32;
-    if (arithmetic == Arithmetic::kInt8) used_ = arithmetic;
+    const bool is_used = IsOfBlocks(type) == (arithmetic_ == Arithmetic::kInt8);
+    const Arithmetic arithmetic = is_used ? arithmetic_ : Arithmetic::kFloat32;
+    if (arithmetic != Arithmetic::kFloat32) used_ = arithmetic;
     assert(parts[i].shape.size() == 2 && parts[i].data != nullptr);
     packed.push_back(
         PackedWeights::Pack(matrices, type, parts[i].shape[1], parallel, arena, arithmetic));
     matrices.clear();
   }
   return packed;
+}
+
+absl::Status InvariantWeights::CheckTypes(const ModelTensors& tensors) const {
+  if (arithmetic_ != Arithmetic::kBFloat16) return absl::OkStatus();
+  for (const TensorView& tensor : tensors.used) {
+    if (tensor.shape.size() == 1) continue;
+    const ElementType type = PackedType(*tensor.type, form_);
+    if (type == ElementType::kBFloat16) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("arithmetic: bf16 multiplies bfloat16 weights only; ", tensor.file,
+                     ": tensor ", tensor.name, " is used as ", FormOf(type).name,
+                     ": use --arithmetic auto, or a bfloat16 checkpoint with --weights auto"));
+  }
+  return absl::OkStatus();
 }
 
 // Reads, packs and frees the tensors of one layer after the other.
@@ -159,6 +174,7 @@ absl::StatusOr<std::unique_ptr<InvariantWeights>> InvariantWeights::Load(
           absl::StrCat(model_dir, ": a GGUF file needs a CPU with FMA and AVX2"));
     }
   }
+  if (absl::Status s = weights->CheckTypes(*tensors); !s.ok()) return s;
   weights->notes_.push_back(TypesNote(model_dir, tensors->used));
   WeightsReader reader(*files, tensors->used, digest_cache_dir, pool);
   if (absl::Status packed = weights->Pack(*tensors, &reader, pool); !packed.ok()) return packed;

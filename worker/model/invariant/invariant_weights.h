@@ -35,9 +35,10 @@ struct InvariantLayer {
 
 class InvariantWeights {
  public:
-  // `config`: the config of the same model. `arithmetic`: arithmetic of quantized matrices; other
-  // matrices use float32. `digest_cache_dir`: folder in which weight digests are cached; empty:
-  // none. Error messages name the file or tensor.
+  // `config`: the config of the same model. `arithmetic`: kInt8 is the arithmetic of quantized
+  // matrices, and other matrices use float32; kBFloat16 needs bfloat16 matrices only, else the
+  // error is kInvalidArgument. `digest_cache_dir`: folder in which weight digests are cached;
+  // empty: none. Error messages name the file or tensor.
   static absl::StatusOr<std::unique_ptr<InvariantWeights>> Load(const std::string& model_dir,
                                                                 ModelConfig config, WeightForm form,
                                                                 Arithmetic arithmetic,
@@ -46,7 +47,7 @@ class InvariantWeights {
 
   const ModelConfig& config() const { return config_; }
   WeightForm form() const { return form_; }
-  // Returns kInt8 if any matrix is multiplied in integers.
+  // Returns kInt8 if any matrix is multiplied in integers, kBFloat16 if all are in bfloat16.
   Arithmetic arithmetic() const { return used_; }
   // Returns the SHA-256 tree digest of all tensors that the model uses (name, shape, dtype, bytes).
   const Digest& digest() const { return digest_; }
@@ -66,6 +67,7 @@ class InvariantWeights {
  private:
   InvariantWeights(ModelConfig config, WeightForm form, Arithmetic arithmetic)
       : config_(std::move(config)), form_(form), arithmetic_(arithmetic) {}
+  absl::Status CheckTypes(const ModelTensors& tensors) const;
   absl::Status Pack(const ModelTensors& tensors, WeightsReader* reader, ThreadPool* pool);
   std::vector<PackedWeights> PackStacked(const std::vector<TensorView>& parts, ParallelFor parallel,
                                          KernelArena* arena);

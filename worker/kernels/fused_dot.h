@@ -1,5 +1,6 @@
 // The k16 step of Hopper's tensor cores for one output: a float32 sum plus 16 products of bfloat16.
-// mma.sync m16n8k16 and wgmma m64nNk16 compute these bits (docs/dev/decisions.md, D54).
+// mma.sync m16n8k16 and wgmma m64nNk16 compute these bits (docs/dev/decisions.md, D54). This file
+// defines the bits of Arithmetic::kBFloat16.
 // Functions only; thread-safe.
 //
 // With finite inputs:
@@ -11,13 +12,15 @@
 //      A total of zero is +0, also if it was cut to zero or all terms are -0.
 // A NaN input, infinity times zero and infinities of both signs give the NaN 0x7fffffff; otherwise
 // an infinite input gives infinity. A finite product of 2^128 or more counts with its value.
-#ifndef HEARTH_BENCH_GPU_FUSED_DOT_H_
-#define HEARTH_BENCH_GPU_FUSED_DOT_H_
+#ifndef HEARTH_WORKER_KERNELS_FUSED_DOT_H_
+#define HEARTH_WORKER_KERNELS_FUSED_DOT_H_
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+
+#include "worker/kernels/base/element.h"
 
 namespace hearth {
 
@@ -26,11 +29,6 @@ constexpr int kStepBits = 25;        // number of bits kept below the largest ex
 constexpr int kStepExponent = -133;  // smallest value of the largest exponent
 constexpr uint32_t kStepNan = 0x7fffffff;
 
-inline float FloatOfBits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 inline uint32_t BitsOfFloat(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -118,4 +116,4 @@ inline float FusedChain(const uint16_t* a, const uint16_t* b, float c, int input
 
 }  // namespace hearth
 
-#endif  // HEARTH_BENCH_GPU_FUSED_DOT_H_
+#endif  // HEARTH_WORKER_KERNELS_FUSED_DOT_H_

@@ -1,0 +1,108 @@
+// Matrix instructions of GPUs for block programs (block_program.h): ldmatrix, and mma.sync m16n8k16
+// of bfloat16 with float32 sums. On the CPU, FusedTile computes the step (worker/kernels).
+//
+// They are warp-wide operations: call them inside FOR_WARPS and outside FOR_LANES.
+//
+// The bits of mma.sync are those of FusedDot on compute capability 9.0. Earlier GPUs give other
+// bits.
+#ifndef HEARTH_WORKER_DEVICE_MATRIX_INSTRUCTIONS_H_
+#define HEARTH_WORKER_DEVICE_MATRIX_INSTRUCTIONS_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "worker/device/block_program.h"
+
+#if !defined(__CUDA_ARCH__)
+#include "worker/kernels/fused_tile.h"
+#endif
+
+namespace hearth {
+
+// Rounds two floats to the nearest bfloat16, ties to even; `low` becomes the lower half.
+HEARTH_HOST_DEVICE uint32_t Bf16Pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return NarrowOne(low).bits | uint32_t{NarrowOne(high).bits} << 16;
+#endif
+}
+
+// Loads four matrices of 8 rows of 16 bytes from shared memory. address(i): address of row i % 8 of
+// matrix i / 8. Lane l gets the four bytes number l % 4 of row l / 4 of each matrix m, in
+// to[m].
+template <int kWarps, typename Address>
+HEARTH_HOST_DEVICE void LoadMatrices(PerThread<uint32_t, 4, kWarps>* to, int warp,
+                                     const Address& address) {
+#if defined(__CUDA_ARCH__)
+  uint32_t* words = to->At(0, 0);
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(address(threadIdx.x & 31)));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(from)
+               : "memory");
+#else
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      std::memcpy(to->At(warp, lane) + matrix, address(matrix * 8 + lane / 4) + lane % 4 * 4, 4);
+    }
+  }
+#endif
+}
+
+// One k16 step for 16 outputs and kTiles * 8 rows: sums += weights * rows. Lane l, with g = l / 4
+// and t = l % 4, holds:
+//   weights[0], [1]  inputs 2t and 2t + 1 of outputs g and g + 8
+//   weights[2], [3]  inputs 2t + 8 and 2t + 9 of outputs g and g + 8
+//   rows[at + 2n]    inputs 2t and 2t + 1 of row 8n + g; rows[at + 2n + 1]: the inputs 8 later
+//   sums[4n + i]     output g + i / 2 * 8 of row 8n + 2t + i % 2
+// `used`: number of rows whose sums are used. The emulation does not compute the other sums.
+template <int kTiles, int kWarps, int kRowWords>
+HEARTH_HOST_DEVICE void AddMatrixStep(PerThread<uint32_t, 4, kWarps>* weights,
+                                      PerThread<uint32_t, kRowWords, kWarps>* rows, int at,
+                                      [[maybe_unused]] int used, int warp,
+                                      PerThread<float, kTiles * 4, kWarps>* sums) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t* a = weights->At(0, 0);
+  HEARTH_UNROLL
+  for (int n = 0; n < kTiles; ++n) {
+    const uint32_t* b = rows->At(0, 0) + at + 2 * n;
+    float* c = sums->At(0, 0) + 4 * n;
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+#else
+  FusedTile::Weights of_outputs;
+  uint16_t of_rows[kTiles * 8][kStepInputs];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      std::memcpy(&of_outputs[g + i % 2 * 8][2 * t + i / 2 * 8], weights->At(warp, lane) + i, 4);
+    }
+    for (int i = 0; i < kTiles * 2; ++i) {
+      std::memcpy(&of_rows[i / 2 * 8 + g][2 * t + i % 2 * 8], rows->At(warp, lane) + at + i, 4);
+    }
+  }
+  const FusedTile tile(of_outputs);
+  for (int row = 0; row < kTiles * 8 && row < used; ++row) {
+    const int of_lane = row / 8 * 4 + row % 2, t = row % 8 / 2;
+    float own[FusedTile::kOutputs];
+    for (int i = 0; i < FusedTile::kOutputs; ++i) {
+      own[i] = sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2];
+    }
+    tile.AddTo(of_rows[row], own);
+    for (int i = 0; i < FusedTile::kOutputs; ++i) {
+      sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2] = own[i];
+    }
+  }
+#endif
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_DEVICE_MATRIX_INSTRUCTIONS_H_
