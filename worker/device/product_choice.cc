@@ -23,7 +23,7 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
 template <class... Tilings>
 ShapeFacts Bf16FactsIn(TypeList<Tilings...>, int tiling) {
   static constexpr ShapeFacts kFacts[] = {
-      {Tilings::kRows, Tilings::kColumns, Tilings::kWarps,
+      {Tilings::kRows, Tilings::kColumns,
        sizeof(typename Bf16ProductProgram<Tilings, false>::Shared), true}...};
   return kFacts[tiling];
 }

@@ -57,12 +57,14 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     stepped()->UpkeepStep();
     executor_->RunAll();
   }
-  // Publishes until about the fraction `share` of the limit is stored.
+  // Publishes until about the fraction `share` of the limit is stored. Waits for RocksDB's flushes,
+  // so that its logs stay below their limit: a flush needs as much space as the logs.
   void Fill(double share) {
     for (seeds_ = 0; static_cast<double>(StoredBytes()) < share * static_cast<double>(Limit());) {
       const absl::Status published = Publish(++seeds_);
       ASSERT_TRUE(published.ok()) << published;
       executor_->RunAll();
+      AwaitRocksDb();
     }
   }
   uint64_t CountServed() {
@@ -79,6 +81,7 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     for (int second = 0; second < 60 && !taken.ok(); ++second) {
       Upkeep();
       taken = Publish(seed);
+      fprintf(stderr, "s %d room %.2f MiB limit %.2f stored %.2f evicted %d: %s\n", second, disk_.room()/1048576.0, Limit()/1048576.0, StoredBytes()/1048576.0, (int)Counted("evicted_restore_points"), taken.ToString().c_str());
     }
     return taken;
   }

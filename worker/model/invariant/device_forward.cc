@@ -388,9 +388,11 @@ absl::Status DeviceForward::TestFusedDot() {
   for (std::vector<uint16_t>* values : {&rows, &weights}) {
     for (uint16_t& value : *values) value = RandomBf16(&state);
   }
-  const auto packed = PackColumns(kInputs, kColumns, false, [&](int output, bool, uint16_t* row) {
-    std::copy_n(weights.data() + output * kInputs, kInputs, row);
-  });
+  std::vector<uint16_t> packed(MatrixValues(kInputs, kColumns));
+  for (int column = 0; column < kColumns; ++column) {
+    const uint16_t* const row = weights.data() + column * kInputs;
+    PackColumn({row, row + kInputs}, column, kColumns, packed.data());
+  }
   std::vector<float> wide, sums(kRows * kColumns);
   for (const uint16_t value : rows) wide.push_back(FloatOfBf16(value));
   DeviceArena arena(device_.get());
