@@ -81,7 +81,6 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     for (int second = 0; second < 60 && !taken.ok(); ++second) {
       Upkeep();
       taken = Publish(seed);
-      fprintf(stderr, "s %d room %.2f MiB limit %.2f stored %.2f evicted %d: %s\n", second, disk_.room()/1048576.0, Limit()/1048576.0, StoredBytes()/1048576.0, (int)Counted("evicted_restore_points"), taken.ToString().c_str());
     }
     return taken;
   }

@@ -9,8 +9,8 @@ import resource
 import subprocess
 import sys
 
-# Processor time. The limits of schema_check.h allow 250 ms; a slow, busy machine may need four times
-# as long. A schema without a limit needs seconds.
+# Processor time. The limits of schema_check.h allow 250 ms; a slow, busy machine may need four
+# times as long. A schema without a limit needs seconds.
 COMPILE_MS, MASK_MS = 1000, 100
 MEMORY_BYTES = 64 << 20  # limit of the memory that a schema leaves in use, and of its peak
 ENDED = "the probe ended: no memory, or no time"
