@@ -220,6 +220,7 @@ class OperatorPages(unittest.TestCase):
         self.run_command(page.command("hearthctl restore "))
         self.run_command(page.command("hearthctl verify "))
         store = self.start(store_command)
+        self.run_command("hearthctl stats --wait 1m")
         # If the worker has noticed the restarts, it must reach the store again.
         wait_for_log(self.worker, lambda text: text.rfind("store reachable") >= text.rfind(
             "store unreachable"))
