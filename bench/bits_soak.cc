@@ -21,7 +21,7 @@ namespace {
 // Longest text for real models, in tokens: the logits of one token have a megabyte, and computing
 // them takes a third of the time.
 constexpr int kLongestReal = 300;
-// The same in bfloat16, which takes 20 times as long.
+// Longest text with products in bfloat16: on the CPU they take 20 times as long.
 constexpr int kLongestRealBf16 = 24;
 
 bool Report(const std::string& name, absl::StatusOr<RandomRequests> requests, int count,

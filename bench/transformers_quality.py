@@ -1,5 +1,6 @@
-"""Measures the quality of transformers' bfloat16 as quality_bench measures ours: perplexity on
-texts, mean divergence (KL) from transformers' float32, and share of equal first choices.
+"""Measures the quality of transformers' bfloat16 as quality_bench measures Hearth's models:
+perplexity on texts, mean divergence (KL) from transformers' float32, and how often the most likely
+token is the same.
 
     python bench/transformers_quality.py TEXT,TEXT,... MODEL_DIR
 """

@@ -124,9 +124,9 @@ pack() {
 
 # --- run ---
 
-# Prints the programs that this machine's torch lacks a function or a library for, one on each line,
-# with the first missing function. Such a program may start: functions are looked up when they are
-# called.
+# Prints each program that needs a library, or calls a function, that this machine's torch does not
+# have: one program on a line, with the first missing function. Such a program may start, because
+# functions are looked up when they are called.
 unloadable() {
   local kit=$1 program
   for program in "${WITH_TORCH[@]##*/}"; do

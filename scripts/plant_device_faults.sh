@@ -39,7 +39,7 @@ planted() {
   fi
 }
 
-# With several stages in a split, so that a wait for too few copies reads an old stage.
+# In this test a split has several stages, so a wait for too few copies reads an old stage.
 SEVERAL=WrappedRingBufferGivesSameBits
 THREADS=(DelayedCopiesGiveSameBits -fsanitize=thread -DHEARTH_WARPS_AS_THREADS)
 planted "unchanged programs, with threads" product_program.h "" "${THREADS[@]}"

@@ -2,7 +2,7 @@
 //
 //   device_step_bench digests MODEL DIGESTS   compares logits, keys and values with DIGESTS, the
 //                                             output of seeded_digests
-//   device_step_bench tokens MODEL [bf16]     times a token of 1, 8 and 32 sequences, by kernel too
+//   device_step_bench tokens MODEL [bf16]     times steps of 1, 8 and 32 sequences, and kernels
 //   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
 //   device_step_bench tiny                    compares a tiny model with the emulation; for
 //                                             compute-sanitizer
@@ -382,7 +382,7 @@ double Bench::TimeProduct(int shape, int which, int rows, int layers) {
 // Chooses the tile shapes for steps of `rows` rows: for each product, the shape that is fastest
 // when the product runs alone.
 void Bench::Tune(int rows) {
-  if (model_.multiplies_bf16) return;  // has one tiling for each number of rows
+  if (model_.multiplies_bf16) return;  // each number of rows has only one tiling
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
   ProductChoice best = step_->ChoiceFor(rows);
   const int layers = rows > 64 ? 2 : std::min(model_.shape.layers(), 18);

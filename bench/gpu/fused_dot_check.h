@@ -18,8 +18,8 @@ bool ReportCheck(const char* check, uint64_t compared, uint64_t differing);
 // Returns a digest (FNV-1a) over the bits of all values. All NaNs count as equal.
 std::string Digest(const std::vector<float>& values);
 // Returns the digest of the outputs that an NVIDIA H200 computed for a class of values
-// (tensor_core_cases.h), with kMeasuredTiles tiles, or for chains of so many inputs ("K 640").
-// Empty if it was not measured.
+// (tensor_core_cases.h), with kMeasuredTiles tiles, or for chains; their names have the number of
+// inputs ("K 640"). Returns "" if the GPU computed none.
 std::string MeasuredDigest(const std::string& name);
 constexpr int kMeasuredTiles = 64, kMeasuredDigests = 22;
 

@@ -29,7 +29,7 @@ const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEF
                                                   {"sync", v1::DURABILITY_SYNC},
                                                   {"shared", v1::DURABILITY_SHARED}};
 
-// Limit for sample numbers in answers; larger numbers are ignored. No worker sends as many samples.
+// Limit for sample numbers in answers; larger numbers are ignored. No worker sends 1,024 samples.
 constexpr uint32_t kMaxSamples = 1024;
 
 void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {

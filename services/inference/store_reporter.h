@@ -3,7 +3,8 @@
 //
 // A report without an answer is repeated with its number and its growth, so that the store counts
 // it once. Thread safety: Start, Stop and ReportOnce are called by one thread at a time; `fill` and
-// `call` run on the reporter's thread, and in Stop. Ownership: what they use must outlive Stop.
+// `call` run on the reporter's thread, and in Stop. Ownership: all objects that `fill` and `call`
+// use must outlive Stop.
 #ifndef HEARTH_SERVICES_INFERENCE_STORE_REPORTER_H_
 #define HEARTH_SERVICES_INFERENCE_STORE_REPORTER_H_
 
@@ -37,7 +38,7 @@ class StoreReporter {
 
   void Start();
   // Ends the reports. Repeats a report that got no answer. If the store has answered all reports,
-  // sends another, which says that the worker leaves.
+  // sends a last report, which says that the worker leaves.
   void Stop();
   // Sends one report. Returns the pause before the next.
   absl::Duration ReportOnce(bool is_leaving = false);

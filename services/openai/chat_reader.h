@@ -35,7 +35,7 @@ inline constexpr uint32_t kChatTokens = 4096;
 // would not share the system text.
 inline constexpr char kBillingHeader[] = "x-anthropic-billing-header:";
 
-// What the content of a message must be.
+// Forms of the content of a message, for error messages.
 inline constexpr char kContentForms[] = "a string or a list of parts";
 
 // Reads the fields of a JSON object. Fields with a no-op value of the table (openai_fields.h) count
@@ -73,7 +73,7 @@ class ChatReader {
   // If `keeps_system` is true, the end of the tools is a breakpoint; if the chat has no other
   // breakpoint, the end of the system text is one, too. `ttl_s`: time to live of the request.
   // `own`: the model's template, which gets tools, calls and results as fields of the chat; null:
-  // they become texts of messages.
+  // tools, calls and results become texts of messages.
   ChatReader(v1::Chat* chat, UnknownFields* unknown, bool keeps_system, uint32_t ttl_s,
              const TemplateTools* own)
       : chat_(chat),

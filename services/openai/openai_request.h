@@ -59,7 +59,7 @@ struct OpenAiRequest {
 // limit of json_reader.h. kUnavailable: `hold` (JsonLimits::hold) refused to count the memory.
 absl::StatusOr<JsonDocument> ParseBody(absl::string_view body,
                                        std::function<bool(uint64_t bytes)> hold = nullptr);
-// The limits of a JSON schema that the body has as text, and the model's template.
+// The limits of a JSON schema that the body contains as text, and the model's own template.
 struct ParseTerms : JsonLimits {
   const TemplateTools* own_template = nullptr;  // null: the prompt's text lists tools and calls
 };

@@ -284,7 +284,7 @@ HttpVerdict OpenAiServer::CheckHead(const HttpRequest& head) const {
 
 Credentials OpenAiServer::CredentialsOf(const HttpRequest& request) const {
   Credentials credentials;
-  // An empty or malformed token is refused, even beside a valid certificate.
+  // An empty or malformed token is refused, even if the caller also has a valid certificate.
   if (identities_ != nullptr &&
       (request.Header("authorization") != nullptr || request.Header("x-api-key") != nullptr)) {
     credentials.token = TokenOf(request).value_or("");

@@ -346,7 +346,7 @@ absl::StatusOr<AnswerRules> RulesOf(const std::vector<Tool>& tools, const ToolCh
                                     const TemplateTools* own) {
   AnswerRules rules;
   AnswerShape shape, strict;
-  // A model with its own template may not know lists of calls.
+  // A model with its own template may be unable to write lists of calls.
   parallel = parallel && !choice.is_named && own == nullptr;
   rules.calls.parallel = shape.parallel = strict.parallel = parallel;
   if (own != nullptr) {

@@ -99,7 +99,7 @@ absl::StatusOr<AnswerForm> ReadTextForm(std::optional<JsonValue> text,
 // The tool calls that an answer may contain, and the grammar of the answer's text.
 struct AnswerRules {
   CallRules calls;
-  std::string answer_prefix;           // beginning of the answer that precedes its first token
+  std::string answer_prefix;           // begins the answer, before the first generated token
   std::optional<v1::Grammar> grammar;  // absent: the answer is free text
   // A grammar of only the strict schemas, which must compile, too. Set if `grammar` is lenient, but
   // some of its schemas are strict.

@@ -58,7 +58,7 @@ class ManifestsTest(unittest.TestCase):
                          [])
 
     def test_every_folder_builds(self):
-        """The base builds alone, and with each component, also with keda, which no overlay has."""
+        """The base builds alone and with each component. No overlay has the component keda."""
         with tempfile.TemporaryDirectory() as folder:
             tree = pathlib.Path(folder) / "deploy"
             shutil.copytree(m.ROOT / "deploy", tree)

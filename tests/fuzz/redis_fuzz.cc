@@ -30,7 +30,7 @@ struct Read {
   bool fails = false;
 };
 
-// Copies as many of the bytes as the reader accepts.
+// Copies the bytes that the reader accepts, from the first byte on.
 void FeedReader(absl::string_view bytes, ReplyReader* reader) {
   const absl::Span<char> room = reader->Room();
   const size_t count = std::min(bytes.size(), room.size());

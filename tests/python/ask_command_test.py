@@ -329,7 +329,7 @@ class AskCommand(unittest.TestCase):
 
     def ended_early(self, end, code):
         """Calls end(program) after the first of 200 answers. Returns what the program then prints
-        to stderr. The worker answers no second question before that."""
+        to stderr. Until then, the worker answers no second question."""
         self.worker.may_continue.clear()
         self.addCleanup(self.worker.may_continue.set)
         self.write("questions", "".join(f'{{"ending": " {i}"}}\n' for i in range(200)))

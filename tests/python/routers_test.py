@@ -128,7 +128,8 @@ class RoutersOnWorker(RoutersTest):
         early = self.router(bridge)
         early.wait_for(lambda: early.matched_tokens(first) == LAST_CHUNK)
         prompts = [self.publish(seed) for seed in range(2, 6)]
-        # When the early router has all batches, the late one misses only what came before it.
+        # When the early router has all batches, the bridge sends no more batches, so the late
+        # router must ask for all blocks.
         early.wait_for(lambda: early.matched_tokens(prompts[-1]) == LAST_CHUNK)
         late = self.router(bridge)
         late.wait_for(lambda: late.matched_tokens(prompts[-1]) == LAST_CHUNK)

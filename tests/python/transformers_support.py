@@ -11,7 +11,8 @@ from hearth_cache.transformers import PrefixCache
 from transformers import DynamicCache
 
 transformers.utils.logging.disable_progress_bar()
-# On a busy machine, a load or save may take longer than usual; the prompt would then be computed.
+# On a busy machine, a load or save may exceed the usual deadline; the prompt would then be
+# computed.
 _engines.LOAD_DEADLINE_S = hearth_cache.transformers.SAVE_DEADLINE_S = LONG_S
 
 CHUNK = 16

@@ -41,7 +41,7 @@ class GpuKit(unittest.TestCase):
         self.compile(source, "-shared", "-fPIC", "-o", self.kit / "lib/libold.so")
 
     def make_program(self, name):
-        """Makes a program that calls a function of a library only if it has an argument."""
+        """Makes a program. It calls a function of a library only if it gets an argument."""
         self.compile("int Sum();\nint main(int count, char**) { return count > 1 ? Sum() : 0; }",
                      f"-L{self.kit}/lib", f"-Wl,-rpath,{self.kit}/lib", "-Wl,-z,lazy", "-o",
                      self.kit / "bin" / name, "-lold")
@@ -56,7 +56,7 @@ class GpuKit(unittest.TestCase):
             self.make_program(name)
         self.assertEqual(self.unloadable(), [])
         self.make_library("int Other() { return 3; }")
-        subprocess.run([self.kit / "bin/model_probe"], check=True)  # starts: nothing calls Sum
+        subprocess.run([self.kit / "bin/model_probe"], check=True)  # starts, as it never calls Sum
         lines = self.unloadable()
         self.assertEqual([line.partition(": undefined symbol: ")[0] for line in lines], names)
         (self.kit / "lib/libold.so").unlink()

@@ -71,7 +71,7 @@ for jobs in 1 2 5; do
   expect "$jobs jobs: the others run, and it is not stamped" stamped_are one three
 done
 
-# A test that fails at its first attempt only.
+# A test that fails only at its first attempt.
 said='[  FAILED  ] Lamp.Lights (5 ms)'
 program two '
   [[ "$*" != *--gtest_filter=Lamp.Lights* ]] || exit "$(cat "'"$FOLDER"'/again")"

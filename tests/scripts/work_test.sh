@@ -63,7 +63,7 @@ has_ended() {
 }
 expect "an end leaves no process behind" has_ended "$(<"$FOLDER/group")"
 
-# The pieces end after the log has got a line.
+# The pieces end only when the log has a line.
 run 'is_logged() { until grep -q "1 of 4" shown; do :; done; }
   ninja_like() { echo "[1/4] a"; is_logged; echo "[4/4] d"; }
   piece build-x Compile 2 "" ninja_like; piece other Other 1 "" is_logged

@@ -132,7 +132,7 @@ class FetchFlow final : public Flow {
     });
   }
 
-  // Returns whether the bytes equal those that a worker without a cache would compute.
+  // Returns whether a worker without a cache would compute the same bytes.
   bool IsRight(const ObjectId& id, const std::byte* bytes, size_t size) const {
     const size_t prompt = peer_->prompts.at(call_->prefix.request_id);
     std::string right;

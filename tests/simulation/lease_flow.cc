@@ -22,7 +22,7 @@ class LeaseFlow final : public Flow {
   }
   bool is_done() const override { return Flow::is_done() && (!holds_ || has_let_go_); }
 
-  // If the node drains, waiting workers are told to compute, and leases end.
+  // If the node drains, waiting workers get the answer to compute, and leases end.
   void OnNodeDrain() override {
     if (!is_served_) return;
     if (turn_.role != ClaimRole::kCompute) {

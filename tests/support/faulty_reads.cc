@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD that makes a real store's reads of database files fail or return a wrong
-// bit, like those of a failing disk, and a real worker's allocations fail. The files do not change.
+// A library for LD_PRELOAD. In a real store, reads of database files fail or return a wrong bit, as
+// on a failing disk; the files do not change. In a real worker, allocations fail.
 //
 // The environment variable HEARTH_FAULTY_READS names a file of four uint32_t in native byte order,
 // which the test may change at any time: (1) how many of a thousand reads get a flipped bit; (2)

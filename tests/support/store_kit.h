@@ -1,7 +1,7 @@
 // Prompts and KV bytes for tests of the store. The bytes are hashes instead of a model's results.
 //
 // The bytes of a slice depend only on fingerprint, tokens, cuts and layer, so a test can check any
-// fetched byte without having stored what it published. Pure functions.
+// fetched byte without keeping the published bytes. Pure functions.
 #ifndef HEARTH_TESTS_SUPPORT_STORE_KIT_H_
 #define HEARTH_TESTS_SUPPORT_STORE_KIT_H_
 

@@ -99,7 +99,8 @@ class Hostile(SystemTest):
         self.assertGreater(closed, 0)
         for peer in peers:
             peer.close()
-        # After the attack, the server must return memory to the system, except what it may keep.
+        # After the attack, the server may keep its limits and half of BESIDE_BYTES. It must return
+        # all other memory to the system.
         honest()
         while memory(server, "VmRSS") > before + limits_bytes + BESIDE_BYTES // 2:
             self.assertLess(time.monotonic(), end, server.log_tail())

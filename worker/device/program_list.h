@@ -55,7 +55,7 @@ struct PairProduct<Of, true> {
   using Type = ProductProgram<Of, true>;
 };
 
-// For at most 8, 16 and 32 rows, and for more rows.
+// Tilings for at most 8, 16 and 32 rows, and for more rows.
 using Bf16Tilings =
     TypeList<Bf16Tiling<1, 1>, Bf16Tiling<2, 1>, Bf16Tiling<4, 1>, Bf16Tiling<4, 4>>;
 

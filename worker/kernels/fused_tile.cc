@@ -23,7 +23,7 @@ bool IsPlain(uint16_t bits) {
 }
 
 // Smallest exponent field of the largest term: the scale 2^(25 - largest) is then a normal number,
-// and of a subnormal sum nothing is left after the cut.
+// and the cut leaves nothing of a subnormal sum.
 constexpr uint32_t kLeastField = 30;
 
 Lanes Load(const float* from) {
@@ -69,7 +69,7 @@ void FusedTile::AddTo(const uint16_t* row, float* sums) const {
     for (int i = 0; i < kOutputs; ++i) sums[i] = OneOutput(i, row, sums[i]);
     return;
   }
-  // Powers of two: the largest is that of the largest exponent. A zero has the power 0.
+  // `largest`: the largest power of two among the terms. A term that is zero has the power 0.
   Lanes sum[kQuarters], largest[kQuarters], scale[kQuarters];
   for (int q = 0; q < kQuarters; ++q) {
     sum[q] = Load(sums + q * kLanes);

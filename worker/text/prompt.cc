@@ -198,7 +198,7 @@ absl::Status CheckChat(const ChatInput& chat) {
   return absl::OkStatus();
 }
 
-// Refuses what only a template that reads tools can render.
+// Refuses the fields of a chat that only a template that reads tools can render.
 absl::Status CheckNoTools(const ChatInput& chat) {
   constexpr char kWhy[] = "must be empty: the model's chat template reads no tools";
   if (!chat.tools.empty()) return Invalid("chat.tools: ", kWhy);

@@ -24,7 +24,8 @@ enum class ChatTemplateChoice {
   kGemma,  // Gemma's, even if the model has another template
 };
 
-// Without a tokenizer, the worker accepts only token ids, and tells callers the reason `why_none`.
+// Without a tokenizer, the worker accepts only token ids, and its errors state the reason
+// `why_none`.
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::string file;          // file from which the tokenizer was read

@@ -364,8 +364,8 @@ TEST_F(Damage, PersistentCompactionFailureAllowsWrites) {
   }
 }
 
-// A database with a smaller drop number than the saved one is from before a drop, and must be
-// discarded. A damaged drop number is no reason to discard it.
+// If a database has a smaller drop number than the saved number, the database is from before a drop
+// and must be discarded. A damaged drop number is no reason to discard a database.
 TEST_F(Damage, DamagedDropNumberDoesNotDiscardDatabase) {
   Open();
   for (uint64_t seed = 1; seed <= 40; ++seed) ASSERT_TRUE(Publish(seed).ok());

@@ -1,4 +1,4 @@
-// A disk that becomes full or fails: stored restore points are served and new ones are refused.
+// A disk that becomes full or fails: stored restore points are served, and publishes are refused.
 // When the disk has space again, publishes succeed without a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-// A disk that becomes full at a random moment: stored restore points are served, new ones are
-// refused with the reason, a start on the full disk works, and when there is space again, publishes
-// succeed without any other action. Runs on a simulated disk and, if the test may mount them, on
-// real small file systems. Moments are chosen by a seed; HEARTH_FULL_MOMENTS=N tries N moments on
-// the simulated disk, and N / 6 on each file system.
+// A disk that becomes full at a random moment: stored restore points are served, publishes are
+// refused with the reason, and a start on the full disk works. When the disk has space again,
+// publishes succeed without any other action. Runs on a simulated disk and, if the test may mount
+// them, on real small file systems. Moments are chosen by a seed; HEARTH_FULL_MOMENTS=N tries N
+// moments on the simulated disk, and N / 6 on each file system.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

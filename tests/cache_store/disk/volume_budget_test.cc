@@ -98,8 +98,8 @@ TEST_F(VolumeBudgetTest, SavedBudgetSurvivesFullVolume) {
   EXPECT_EQ(budget_.files_bytes(), 230 * kMiB);
 }
 
-// The first measurement counts at once, because the first limit decides what is evicted while the
-// index is loaded.
+// The first measurement counts at once, because the first limit decides which restore points are
+// evicted while the index is loaded.
 TEST_F(VolumeBudgetTest, StartUsesGainedSpaceImmediately) {
   Begin(100 * kMiB, 156 * kMiB, 215 * kMiB);
   EXPECT_EQ(budget_.files_bytes(), 256 * kMiB - 256 * kMiB / 10);

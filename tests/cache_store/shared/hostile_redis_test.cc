@@ -261,7 +261,7 @@ TEST_F(HostileRedisNode, SilentNodeFailsItsKeys) {
 }
 
 TEST_F(HostileRedisNode, TricklingNodeFailsItsKeys) {
-  // The node sends one byte in 10 ms, so the answer lasts much longer than the client waits.
+  // The node sends a byte every 10 ms, so the answer takes much longer than the client waits.
   Answers({"$1000\r\n" + std::string(900, 'x'), false, true});
   const auto engine = OpenAt({honest_.address()}, kShortSilence);
   const auto got = engine->Get(Keys(100), kMaxBytes, Soon());

@@ -35,7 +35,8 @@ int SetAll(SharedEngine* engine) {
   return failed;
 }
 
-// Writes all keys until no write fails. Each connection of the client is opened again separately.
+// Writes all keys until no write fails: writes can fail until each connection of the client is open
+// again.
 void SetAllAtLast(SharedEngine* engine, const RedisProcess& running) {
   while (SetAll(engine) > 0) running.Pause();
 }

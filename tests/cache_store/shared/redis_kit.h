@@ -17,7 +17,8 @@ inline constexpr uint64_t kMaxBytes = 1000;  // limit of one value
 // Returns a deadline that is reached only if a call hangs.
 inline absl::Time Soon() { return absl::Now() + absl::Minutes(2); }
 
-// For a client that must notice that a server is silent. Longer than the stalls of a busy machine.
+// Limit of silence for a client that must notice a silent server. The limit is longer than the
+// stalls of a busy machine.
 inline constexpr absl::Duration kShortSilence = absl::Seconds(2);
 
 // Returns options with long time limits: with the defaults, a server on a busy machine would count

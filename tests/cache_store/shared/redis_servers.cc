@@ -138,7 +138,7 @@ void RedisProcess::Pause() const {
 
 bool RedisProcess::WaitUntilItAnswers() const {
   for (;;) {
-    // Another test's server may have taken the port: it answers, while this server ends.
+    // If the server of another test has taken the port, that server answers, and this server ends.
     const std::string answer = Ask({"INFO", "server"});
     if (absl::StrContains(answer, absl::StrCat("process_id:", pid_, "\r\n"))) return true;
     if (absl::StartsWith(answer, "-NOAUTH")) return true;
@@ -178,7 +178,8 @@ void RedisProcess::Kill() {
 
 void RedisProcess::Start() {
   if (pid_ > 0) Fail("started twice");
-  // A connection of another process may have taken the port for a short time.
+  // If a connection of another process has taken the port, the port is free again after a short
+  // time.
   const absl::Time limit = absl::Now() + kRestartTime;
   for (Spawn(); !WaitUntilItAnswers(); Spawn()) {
     Kill();

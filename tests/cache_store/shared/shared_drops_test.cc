@@ -205,7 +205,7 @@ TEST_F(SharedDropsTest, DropAllAppliesWhenEngineAnswersLate) {
   kit_.clock.Advance(absl::Seconds(2));
   other.engine->SetDelay(2 * SharedLookup::kDropCheckWait);
   EXPECT_EQ(Fetch(&other, Prompt(1)), 64u) << "it does not know";
-  other.waits->RunAll();  // the check for drops does not wait behind queued writes
+  other.waits->RunAll();  // the check for drops does not wait for queued writes
   EXPECT_EQ(Fetch(&other, Prompt(1)), 0u);
 }
 

@@ -291,8 +291,8 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
   const int fetches = given == nullptr ? 1200 : std::atoi(given);
   constexpr uint64_t kPrompts = 600;  // each prompt has 2 KiB; together twice the size of RAM
   LyingRedis redis;
-  // The silence is much shorter than the time budget of a lookup: if a load seems too slow for the
-  // budget, lookups try it only once a second.
+  // The limit of silence is much shorter than the time budget of a lookup: if loads seem too slow
+  // for the budget, lookups try a load only once a second.
   redis_.connect_wait = redis_.silence = absl::Seconds(1);
   redis_.probe_pause = absl::Milliseconds(5);
   host_bytes_ = kMiB / 2;
@@ -326,8 +326,8 @@ TEST_F(SharedRedisTest, LyingServerCostsOnlyMisses) {
 }
 
 // During the drop, one of three stores has no connection, and loads are running. On a busy machine,
-// a check for drops may take longer than a lookup waits for it; SharedDropsTest measures the times
-// with a fake clock.
+// a check for drops may take longer than a lookup waits for the check; SharedDropsTest measures the
+// times with a fake clock.
 TEST_F(SharedRedisTest, DropAllReachesStoresDuringLoads) {
   const TestFolder data;
   RedisProcess server(data.path(), {});

@@ -18,7 +18,8 @@ class SharedSpacesTest : public SharedStoreTest {
                         ReadSecret(kit_.secret_file).value(), absl::Seconds(1));
   }
   absl::Time Soon() { return kit_.clock.Now() + absl::Seconds(1); }
-  // Begins the spaces of as many other tenants as are remembered, one after the other.
+  // Begins the spaces of kMaxTenants other tenants, one after the other. The spaces remember no
+  // more tenants.
   void LookForOthers(SharedSpaces* spaces) {
     for (size_t i = 0; i < SharedSpaces::kMaxTenants; ++i) {
       kit_.clock.Advance(absl::Microseconds(100));

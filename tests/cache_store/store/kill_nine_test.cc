@@ -2,11 +2,11 @@
 // visible.
 //
 // A child process publishes, fetches, evicts, demotes and scrubs in two stores, and prints which
-// publishes were acknowledged by the store that has space for everything. A seed chooses after how
-// many acknowledged publishes, and after which part of the time of one more publish, the parent
-// kills the child; so the machine's speed does not matter. The parent then opens the folders and
-// checks them. The folders are used for several rounds, so that later rounds also recover from what
-// earlier rounds left. HEARTH_KILLS=N sets the number of kills.
+// publishes were acknowledged by the store that has space for everything. The parent waits for a
+// number of acknowledged publishes, then for a part of the time that a publish takes, and kills the
+// child. A seed chooses the number and the part, so the machine's speed does not matter. The parent
+// then opens the folders and checks them. The folders are used for several rounds, so that later
+// rounds also recover the data of earlier rounds. HEARTH_KILLS=N sets the number of kills.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -58,8 +58,8 @@ class Child {
     }
     return false;
   }
-  // Reads this many lines of the child's output, waits for a part of the time that a line took,
-  // then kills the child and reads the rest of the pipe.
+  // Reads this many lines of the child's output, waits for the fraction `part` of the time that a
+  // line took, then kills the child and reads the rest of the pipe.
   std::string RunAndKill(int lines, double part) {
     std::string said;
     char buffer[4096];

@@ -171,7 +171,8 @@ TEST(MemoryStore, InvariantModelIgnoresPrefillCuts) {
   EXPECT_EQ(store->Stats().counters.at("nondeterminism"), 1u);
 }
 
-// Explain tells a caller that its model differs from the stored one in the exactness class.
+// Explain names the exactness class if the caller's model and the stored model have different
+// exactness classes.
 TEST(MemoryStore, ExplainNamesDifferingExactnessClass) {
   const auto store = MemoryStore();
   const Fingerprint stored = KitModel().Make(), asked = Invariant();

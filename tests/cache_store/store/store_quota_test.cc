@@ -89,8 +89,8 @@ TEST_F(QuotaTest, OversizedPublishIsRefused) {
   ASSERT_TRUE(Publish("b", 1).ok());
   PinAll("b");
   ASSERT_TRUE(Publish("b", 2).ok());
-  // There is space for one restore point besides the pinned one, but this prompt needs twice as
-  // much.
+  // There is space for one restore point in addition to the pinned restore point, but this prompt
+  // needs the space of two.
   const KitPrompt twice{KitTokens(3, 2 * kTokens), {}, "b"};
   const auto refused = KitPublish(store_.get(), model_, twice, {2 * kTokens});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();

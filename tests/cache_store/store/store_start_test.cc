@@ -1,5 +1,5 @@
-// A start recovers all restore points on disk, except those that are expired, incomplete, or too
-// many.
+// A start recovers all restore points on disk, except expired and incomplete restore points, and
+// restore points above the limit.
 #include <gtest/gtest.h>
 
 #include <utility>

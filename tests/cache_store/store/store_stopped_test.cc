@@ -1,4 +1,4 @@
-// Calls that are cancelled while keys are computed: the work stops and leaves nothing behind.
+// Calls that are cancelled while keys are computed: the work stops and changes nothing.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/tiered_store.h"
@@ -7,7 +7,7 @@
 namespace hearth {
 namespace {
 
-// Returns a prompt that is so long that `stopped` is called while its keys are computed.
+// Returns a long prompt: while its keys are computed, `stopped` is called.
 KitPrompt LongPrompt() {
   KitPrompt prompt{KitTokens(1, 400000), {}};
   for (uint32_t cut = 3; cut < prompt.tokens.size() && prompt.cuts.size() < 60000; cut += 6) {

@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kVolumeBytes = 64 * kMiB;
 
-// Waits until RocksDB's background threads have done their jobs. RocksDB frees space there, while
-// the seconds of a fake clock pass at once. Each pool has one thread, which runs the jobs in order.
+// Waits until RocksDB's background threads have done their jobs. These threads free space, while
+// the seconds of a fake clock pass at once. Each pool has one thread, which runs its jobs in order.
 void AwaitRocksDb() {
   rocksdb::Env* const env = rocksdb::Env::Default();
   for (const rocksdb::Env::Priority pool : {rocksdb::Env::LOW, rocksdb::Env::HIGH}) {
@@ -58,7 +58,7 @@ class StoreVolume : public FaultyDiskFixture, public ::testing::TestWithParam<ui
     executor_->RunAll();
   }
   // Publishes until about the fraction `share` of the limit is stored. Waits for RocksDB's flushes,
-  // so that its logs stay below their limit: a flush needs as much space as the logs.
+  // so that its logs stay below their limit: a flush writes a second copy of the logs' data.
   void Fill(double share) {
     for (seeds_ = 0; static_cast<double>(StoredBytes()) < share * static_cast<double>(Limit());) {
       const absl::Status published = Publish(++seeds_);

@@ -205,8 +205,8 @@ TEST(InferenceTenants, OtherTenantsSeeNoComputation) {
   EXPECT_NE(warm.find("cached_tokens: 96"), std::string::npos) << warm;
 }
 
-// A hundred callers of one tenant send requests again and again. The worker accepts only twelve at
-// a time, so many are refused.
+// A hundred callers of one tenant send requests again and again. The worker accepts only twelve
+// requests at a time and refuses the others.
 TEST(InferenceTenants, BusyTenantDoesNotBlockOthers) {
   SecretFolder folder;
   Stack stack(folder, ExactnessChoice::kInvariant);  // only this exactness class can save states

@@ -55,14 +55,14 @@ class RemoteLoadTest : public testing::Test {
   std::atomic<uint64_t> token_ns_{0};   // token_ns of the last fetch request
   ScriptedStore store_;
   CacheCounters counters_;
-  // The clock stands: after 30 seconds without a measurement, a model tries a load anyway.
+  // The clock stands still, because a model tries a load after 30 seconds without a measurement.
   LoadModel model_{LoadChoice::kAuto, [] { return absl::UnixEpoch(); }};
   RemotePrefixCache cache_;
   PrefixRequest prefix_;
 };
 
 TEST_F(RemoteLoadTest, FastLoadIsMeasuredAndReported) {
-  Expect(1 << 30, absl::Hours(1));  // so long that the limits that follow from it are minutes
+  Expect(1 << 30, absl::Hours(1));  // a long prefill, so the time limits are minutes
   const FetchOutcome outcome = Fetch();
   EXPECT_EQ(outcome.usable_tokens, kStored);
   const LoadReport& report = outcome.load;

@@ -214,7 +214,7 @@ TEST_F(RemotePrefixCacheTest, SilentStoreOpensBreaker) {
     release.WaitForNotification();
     return grpc::Status::OK;
   };
-  // The clock stands, so the breaker stays open however slow the machine is.
+  // The clock stands still, so the breaker stays open even on a slow machine.
   FakeClock clock;
   cache_ = std::make_unique<RemotePrefixCache>(ConnectedTo(store_.address()), SmallFingerprint(),
                                                SmallLayout(), &counters_, true, nullptr, &clock);

@@ -116,7 +116,7 @@ class SharedMemoryTest : public testing::Test {
     EXPECT_GT(lease->plan.shared().objects_size(), 0);
     return lease;
   }
-  // As TakeLease, but the plan is empty if the call failed.
+  // Like TakeLease, but the plan is empty if the call failed.
   std::unique_ptr<Lease> TryLease() {
     auto lease = std::make_unique<Lease>();
     v1::FetchRequest request;
@@ -222,7 +222,7 @@ TEST_F(SharedMemoryTest, LeaseKeepsBytesUntilCancelled) {
 
 TEST_F(SharedMemoryTest, UnreleasedLeaseExpires) {
   // On a busy machine the lease may expire before the plan is sent. Then the call fails, and the
-  // test tries a longer one.
+  // test tries a longer lease.
   std::unique_ptr<Lease> lease;
   grpc::Status status;
   for (absl::Duration time = absl::Milliseconds(200); time < absl::Minutes(1); time *= 2) {

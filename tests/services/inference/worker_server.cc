@@ -24,7 +24,7 @@ EngineOptions WorkerServer::SmallEngine() {
   options.chunk_tokens = 16;
   options.threads = 1;
   options.memory.pool_bytes = 0;
-  // Settings so that hits and publishes do not depend on this machine's speed.
+  // With these settings, hits and publishes do not depend on the machine's speed.
   options.cache.load = LoadChoice::kAlways;
   options.cache.fetch_budget = options.cache.publish_timeout = absl::Minutes(10);
   return options;

@@ -212,7 +212,7 @@ FieldsJson BodyWith(const KnownField& field, const FieldsJson* value) {
   return body;
 }
 
-// Returns the fields that a response repeats, except those that it repeats with all inner fields.
+// Returns the fields that a response repeats, except fields that it repeats with all inner fields.
 std::string Repeats(const OpenAiRequest& request) {
   if (request.repeated.empty()) return "";
   FieldsJson fields = FieldsJson::parse(absl::StrCat("{", request.repeated.substr(1), "}"));

@@ -449,7 +449,7 @@ TEST_F(OpenAiServerTest, UsageReportsCacheWriteTokens) {
            R"( "prompt_cache_options": {"prewarm": true, "keep": 60, "priority": 2}})")
           .parsed()["usage"];
   EXPECT_GT(warmed["prompt_tokens_details"]["cache_write_tokens"], 0) << warmed;
-  // Not always the last publish: the answer to the second request may be published later.
+  // This publish may not be the last: the answer to the second request may be published later.
   const auto is_warmed = [](const PublishRequestSpec& spec) {
     return spec.hint.keep_s == 60 && spec.hint.priority == 2;
   };
@@ -736,7 +736,7 @@ TEST_F(OpenAiServerTest, DrainRefusesNewRequest) {
   EXPECT_THAT(reply.head, HasSubstr("\r\nRetry-After: 1\r\n"));
 }
 
-// Drains servers that have received bodies and have not parsed all of them.
+// Drains servers that have received several bodies but not parsed all bodies.
 class DrainWithBodiesTest : public OpenAiServerTest {
  protected:
   DrainWithBodiesTest() {

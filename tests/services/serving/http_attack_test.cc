@@ -477,7 +477,7 @@ TEST_F(HttpAttackTest, BusiestAddressIsEvictedFirst) {
 }
 
 TEST_F(HttpAttackTest, StalledConnectionIsEvictedFirst) {
-  options_.limits.header_time = absl::Minutes(10);  // the silent caller stays in a slow test
+  options_.limits.header_time = absl::Minutes(10);  // keeps the silent caller in a slow test
   options_.limits.connections = 3;
   options_.limits.stall_time = absl::ZeroDuration();
   ServeKept();
@@ -632,8 +632,8 @@ TEST_F(HttpAttackTest, SlowUploaderReceivesRefusal) {
   bool pauses = true, is_open = false;
   std::string answer;
   absl::Duration& linger = options_.limits.linger_time = absl::Milliseconds(250);
-  // The server may close the connection if the test itself pauses, on a busy machine. Then the test
-  // tries a longer linger time.
+  // On a busy machine the test itself may pause, and the server may close the connection. Then the
+  // test tries a longer linger time.
   while (pauses && linger < absl::Minutes(1)) {
     linger *= 2;
     ServeKept();

@@ -155,9 +155,9 @@ TEST(HttpServer, UnansweredRequestGets500) {
   EXPECT_THAT(caller.HearAll(), StartsWith("HTTP/1.1 500 Internal Server Error\r\n"));
 }
 
-// Answers to late requests and to one in time.
+// Answers to 64 late requests, to a request in time, and to a silent connection.
 struct LateAnswers {
-  std::vector<std::string> halves;  // answers to 64 requests that end early
+  std::vector<std::string> halves;  // answers to requests without their end
   std::string whole, silent;
   bool is_valid;  // whether the test sent everything in time
 };
@@ -177,7 +177,7 @@ LateAnswers AskLate(absl::Duration limit) {
   whole.TrySay("GET /w HTTP/1.1\r\nHost: x\r\n\r\n");
   LateAnswers answers;
   answers.whole = whole.HearUntil("|");
-  // One thread reads all connections in turn, so it has read the halves too.
+  // One thread reads all connections in turn, so it has also read the half requests.
   answers.is_valid = absl::Now() - start < limit;
   for (const auto& half : halves) answers.halves.push_back(half->HearAll());
   answers.silent = HttpCaller(server->address()).HearAll();

@@ -107,7 +107,8 @@ TEST_F(IdentityTest, OnlyProxyCertificateNamesTenants) {
   }
   EXPECT_EQ((*identities)->Identify(Naming(Certificate({"p"}), "public"))->tenant, "public");
   EXPECT_FALSE((*identities)->Identify(Naming(Certificate({"p"}), "a"))->publishes_public);
-  // A token decides alone, also behind a proxy; other callers' headers are ignored.
+  // A token decides alone, even if a proxy sends it. If a caller is not a proxy, its tenant header
+  // is ignored.
   for (const auto& names : {std::vector<std::string>{}, {"door.hearth"}}) {
     EXPECT_EQ((*identities)->Identify({names, "tb", "a"})->tenant, "b");
     EXPECT_FALSE((*identities)->Identify({names, "wrong", "a"}).ok());

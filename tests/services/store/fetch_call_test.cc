@@ -143,8 +143,8 @@ TEST_F(FetchCallTest, StalledReaderIsEnded) {
     clock_.Advance(absl::Minutes(10));
     std::this_thread::yield();
   }
-  // Read from the tier: one message in progress, one that waits, and the bytes that the connection
-  // buffers.
+  // The store has read from the tier: a message in progress, a waiting message, and the bytes that
+  // the connection buffers.
   EXPECT_GT(HostBytes(), 0u);
   EXPECT_LE(HostBytes(), 4 * kMiB) << "of 13 MiB";
   EXPECT_EQ(HostTokens(), 0u);

@@ -119,7 +119,7 @@ TEST_F(LeaseCallTest, WaiterComputesWhenHolderLeaves) {
 
 TEST_F(LeaseCallTest, WaiterComputesWhenLeaseExpires) {
   // On a busy machine the lease may expire before the follower asks. Then the test tries a longer
-  // one.
+  // lease.
   for (uint32_t lease_ms = 50; lease_ms < kHangMs; lease_ms *= 2) {
     {
       const auto holder = OpenHolding(Request(lease_ms));
@@ -138,7 +138,7 @@ TEST_F(LeaseCallTest, WaiterComputesWhenLeaseExpires) {
 
 TEST_F(LeaseCallTest, WaiterComputesAfterItsWait) {
   const auto holder = OpenHolding(Request());
-  // On a busy machine the wait may end before it is announced. Then the test tries a longer one.
+  // On a busy machine the wait may end before it is announced. Then the test tries a longer wait.
   for (uint32_t wait_ms = 50; wait_ms < kHangMs; wait_ms *= 2) {
     const uint64_t before = Count("lease_waits_timed_out");
     const auto follower = Open(Request(kHangMs, wait_ms));

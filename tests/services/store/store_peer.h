@@ -63,9 +63,9 @@ class Peer {
     const auto reader = stub_->Fetch(&context, request);
     return ReadAll<v1::FetchResponse>(reader.get(), context);
   }
-  // Asks for a lease. Returns the answers up to the first that is not WAIT. If that grants the
-  // lease, ends it and waits until the store has noticed: the next caller would otherwise be told
-  // to wait. REQUIRES: the store has no other open call.
+  // Asks for a lease. Returns the answers up to the first answer that is not WAIT. If that answer
+  // grants the lease, ends the call and waits until the store has noticed the end: otherwise the
+  // next caller would get WAIT. REQUIRES: the store has no other open call.
   std::string Lease(const v1::LeaseRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Lease(&context, request);

@@ -166,7 +166,7 @@ TEST_F(TenantsTest, TenantStreamsLeaveRoomForOthers) {
   for (const auto& watch : watches) watch->Finish();
 }
 
-// One tenant opens and holds as many publishes as it may.
+// One tenant opens and holds its maximum number of publishes.
 TEST_F(TenantsTest, TenantPublishesLeaveRoomForOthers) {
   StoreServer server(options_, access_);
   const auto loud = v1::CacheStore::NewStub(ConnectedTo(server.address(), As("b")));

@@ -34,8 +34,8 @@ SEED = 52
 
 
 class Faults:
-    """Tells faulty_reads.cc which reads and allocations to spoil, through a file that the process
-    maps. `under`: the command that starts the process."""
+    """Selects the reads and allocations that faulty_reads.cc makes fail, through a file that the
+    process maps. `under`: the command that starts the process."""
 
     def __init__(self, path, library):
         path.write_bytes(bytes(16))

@@ -48,8 +48,8 @@ class Node:
 
 class Fleet:
     """The nodes, a reference worker without a store, and a client. `engine`: addresses of the Redis
-    cluster. `model`: a folder; None: a tiny model. `patient`: lookups get long time limits, so that
-    on a busy machine, too, they find what the cluster has."""
+    cluster. `model`: a folder; None: a tiny model. `patient`: lookups get long time limits,
+    so that, even on a busy machine, they find the entries of the cluster."""
 
     def __init__(self, bin_dir, checkpoint_writer, folder, engine, nodes=(2, 1, 1),
                  store_flags=(), model=None, patient=False):

@@ -1,9 +1,9 @@
-"""Each fault raises its alert in Prometheus, with the rules of deploy/monitoring; their waiting
-times are left out.
+"""Each fault raises its alert in Prometheus, with the rules of deploy/monitoring but without their
+waiting times.
 
 Run as: python alerts_test.py BIN_DIR WRITE_CHECKPOINT KIT_CLIENT FAULTY_READS PACKAGE [unittest
-arguments]. PACKAGE: the folder of the Python package. tests/deploy/alerts_test.yml has the waiting
-times.
+arguments]. PACKAGE: the folder of the Python package. tests/deploy/alerts_test.yml tests the rules
+with their waiting times.
 """
 
 import pathlib
@@ -77,7 +77,7 @@ class OfStores(AlertsTest):
 
         store = start()
         self.assertEqual(self.client(store).ask("publish", 2), "durable")
-        store.stop()  # writes what is in RAM
+        store.stop()  # writes the restore points in RAM to disk
         store = start()
         client = self.client(store)
 

@@ -78,7 +78,7 @@ class Prometheus:
             lambda text: next((line for line in text.splitlines()
                                if READY in line or TAKEN in line), None))
         if TAKEN in said:
-            popen.wait()  # then the next one can lock the database
+            popen.wait()  # then the next process can lock the database
         return READY in said
 
     def query(self, expr):

@@ -122,7 +122,7 @@ struct Text {
 };
 
 // One step for each size of a graph, and two larger steps. Each step begins three rows before the
-// window is full. At most 32 rows have logits, because a step with more of them would be divided.
+// window is full. At most 32 rows have logits, because a step with more such rows would be divided.
 TEST_P(DeviceForwardHeads, EveryStepSizeMatchesCpuBits) {
   const Pair pair(NewTinyCheckpoint(GetParam().geometry, "device_rows"));
   Text text(pair);

@@ -121,8 +121,8 @@ class Texts {
   }
 
  private:
-  // New blocks contain NaN, as all new memory of the emulated device. Fills the local blocks before
-  // the next row's window with NaN too.
+  // New blocks contain NaN, like all new memory of the emulated device. Local blocks before the
+  // next row's window are filled with NaN too.
   void GrowBlocks(Text* text, int length) {
     for (int group = 0; group < 2; ++group) {
       const int64_t bytes = pair_->shape().LayersIn(group == 1) * pair_->shape().SliceBytes();
@@ -139,7 +139,7 @@ class Texts {
   }
 
   void CompareKv(const Text& text) {
-    const int begin = text.length - static_cast<int>(text.tokens.size());  // of the step
+    const int begin = text.length - static_cast<int>(text.tokens.size());  // of this step
     const DeviceShape& shape = pair_->shape();
     for (int layer = 0; layer < shape.layers(); ++layer) {
       const bool is_global = shape.is_global[static_cast<size_t>(layer)];

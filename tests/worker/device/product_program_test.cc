@@ -167,8 +167,8 @@ TEST(Bf16ProductProgram, EveryRowCountMatchesChainsOfFusedDots) {
   }
 }
 
-// The numbers of inputs end within a stage and within a k16 step, and one needs more stages than
-// the ring buffer has. Copies are performed only when the program waits for them.
+// Most numbers of inputs end within a stage and within a k16 step; the largest number needs more
+// stages than the ring buffer has. Copies are performed only when the program waits for them.
 TEST(Bf16ProductProgram, EveryTilingMatchesReferenceBits) {
   for (const bool is_pair : {false, true}) {
     for (const int inputs : {8, 64, 264, 9 * 64 + 40}) {

@@ -54,8 +54,8 @@ class Collector {
   absl::Notification started_, first_token_, ended_, published_;
 };
 
-// Returns a deterministic prompt. Of two prompts of the same seed, the shorter is a prefix of the
-// longer.
+// Returns a deterministic prompt. If two prompts have the same seed, the shorter prompt is a prefix
+// of the longer.
 std::vector<int32_t> Prompt(size_t tokens, uint64_t seed = 1, int vocab_size = 160);
 // Returns a prompt whose first `head` tokens come from one seed, and its other tokens from another.
 std::vector<int32_t> ForkedPrompt(size_t head, size_t tokens, uint64_t head_seed,

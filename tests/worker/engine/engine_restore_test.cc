@@ -198,8 +198,8 @@ TEST_P(EngineRestoreTest, SecondContinuationCreatesRestorePoint) {
 }
 
 // Random prompts that share beginnings, with random cuts. A worker answers like a worker without a
-// cache, whatever it finds in its pool or in the store. Published bits are the same whether
-// computed at once or continued from any restore point.
+// cache, for any content of its pool and of the store. Published bits are the same whether a worker
+// computes them at once or continues from any restore point.
 TEST_P(EngineRestoreTest, RandomSharedPrefixesKeepTheirBits) {
   TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());

@@ -265,7 +265,8 @@ TEST(ArithmeticChoiceTest, Int8ChangesTheFingerprint) {
             automatic.Run(request)->finished.first_logits_sha256);
 }
 
-// KV of another arithmetic is never used. A CPU and a device share it.
+// A worker never uses KV of another arithmetic. A CPU and a device with the same arithmetic share
+// KV.
 TEST(ArithmeticChoiceTest, Bf16ChangesTheFingerprint) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.bfloat16 = true;

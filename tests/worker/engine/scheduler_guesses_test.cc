@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kRows = 128, kAlone = 512;
 
-// Returns a scheduler with `decoding` sequences that decode and, if prompt > 0, one that has
+// Returns a scheduler with `decoding` sequences that decode and, if prompt > 0, a sequence with
 // `prompt` tokens to prefill.
 Scheduler With(uint32_t decoding, uint32_t prompt = 0) {
   Scheduler scheduler(decoding + 1, 0);

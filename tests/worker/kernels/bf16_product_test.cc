@@ -49,7 +49,7 @@ TEST(FusedTile, EveryClassOfValuesMatchesFusedDot) {
   }
 }
 
-// The digests of one class are those of 2^20 steps that a GPU computed.
+// The digest of each class covers 2^20 steps that a GPU computed.
 TEST(FusedTile, DigestsEqualThoseOfGpu) {
   if (kIsSanitized) GTEST_SKIP() << "takes minutes, and the other test reads the same memory";
   int compared = 0;

@@ -142,7 +142,7 @@ TEST_F(LargestFiles, TokenizerModelTakesLittleMemory) {
     ASSERT_NE(loaded->tokenizer, nullptr) << loaded->why_none;
     EXPECT_EQ(loaded->tokenizer->size(), kMaxPieces);
   });
-  // A file with as many pieces as possible: each piece is empty.
+  // A file with the maximum number of pieces: each piece is empty.
   std::string empty;
   while (empty.size() < kMaxTokenizerBytes) empty.append("\x0A\0\x0A\0\x0A\0\x0A\0", 8);
   folder_.Write("tokenizer.model", empty);

@@ -30,7 +30,7 @@ constexpr char kFile[] = "DIR/chat_template.jinja";
 constexpr char kTurns[] =
     "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}<end_of_turn>"
     "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
-// Never ends if a message says "loop", and fails in other ways if a message says so.
+// If a message says "loop", the rendering never ends; other messages make it fail in other ways.
 constexpr char kHostile[] =
     "{% set said = messages[-1].content %}"
     "{% if said == 'loop' %}{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}"
@@ -86,7 +86,7 @@ void ExpectRefused(const ModelTemplate& chat_template, const std::string& text,
   EXPECT_EQ(*Said(chat_template, "on"), "said on");
 }
 
-// A program that runs instead of Python.
+// Writes a program that runs instead of Python, and returns its path.
 std::string WriteProgram(const std::string& name, const std::string& lines) {
   const std::string path = absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
   std::ofstream(path) << "#!/bin/sh\n" << lines << "\n";
@@ -122,7 +122,7 @@ TEST(ModelTemplate, StrictChatKeepsMarkersAsText) {
   EXPECT_EQ(
       std::count(strict->token_ids.begin() + 1, strict->token_ids.end(), TinyTokenizer().bos_id()),
       0);
-  // The message and the template's text form a marker together.
+  // The message's end and the template's text form a marker together.
   const auto split = MakeTemplate("{{ messages[0].content }}_of_turn>|<end_of_turn>");
   const auto joined = BuildWith(**split, Chat({{"user", "x<end"}}, /*strict=*/true));
   EXPECT_EQ(std::count(joined->token_ids.begin(), joined->token_ids.end(), end), 1);
@@ -248,7 +248,7 @@ TEST(ModelTemplate, GoneCallerEndsRendering) {
     EXPECT_EQ(Said(**made, "loop", [&] { return is_gone.load(); }).status().code(),
               absl::StatusCode::kCancelled);
   });
-  // A caller that waits for its turn may go, too.
+  // A caller can also be cancelled while it waits for its turn.
   int asked = 0;
   const auto waiting = Said(**made, "loop", [&] { return ++asked > 2; });
   EXPECT_EQ(waiting.status().code(), absl::StatusCode::kCancelled);

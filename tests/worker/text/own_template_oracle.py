@@ -1,5 +1,6 @@
-"""Oracle: transformers renders chats by models' own templates to the same text as Hearth, and the
-tokens are those of the text. Templates are in TESTS_DATA_DIR/own_templates and other_templates.
+"""Oracle: transformers renders chats by models' own templates to the same text as Hearth, and
+Hearth's tokens are the tokens of this text. Templates are in TESTS_DATA_DIR/own_templates and
+other_templates.
 
 Usage: own_template_oracle.py TEXT_PROBE TESTS_DATA_DIR
 """

@@ -6,7 +6,7 @@ Usage: render_chats_test.py FOLDER_OF_RENDER_CHATS
 import subprocess
 import sys
 
-PYTHON = "/usr/bin/python3"  # as the worker
+PYTHON = "/usr/bin/python3"  # the worker runs the same program
 # Runs with the rights of the child process. Output is written to the open pipe.
 ATTEMPTS = """
 import os, socket, sys

@@ -61,7 +61,7 @@ TEST(SchemaPatternTest, ShortestMatchCountsCharacters) {
   for (const auto& [pattern, least] : cases) EXPECT_EQ(ShortestMatch(pattern), least) << pattern;
 }
 
-// No pattern may be read behind its end.
+// A pattern must not be read past its end.
 TEST(SchemaPatternTest, UnfinishedPatternIsMeasured) {
   const std::string whole = "(?<n>a{3,5}?[^]b[c]]\\p{L}\\x{41}|(?i-s:\\u0041\\x41))+?\xC3\xA9";
   for (size_t i = 0; i <= whole.size(); ++i) {

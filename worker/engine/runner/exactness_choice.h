@@ -22,8 +22,8 @@ const char* WeightsChoiceName(WeightsChoice weights);
 
 // Arithmetic of matrix products in class invariant. kInt8: integers for quantized matrices; the
 // model must have one. kBFloat16: bfloat16 as tensor cores compute it; all matrices must be
-// bfloat16. kAuto: integers if the model has quantized matrices, else float32. In the order of the
-// names of --arithmetic.
+// bfloat16. kAuto: integers if the model has quantized matrices, else float32. The values have the
+// order of the names of --arithmetic.
 enum class ArithmeticChoice { kFloat32, kInt8, kBFloat16, kAuto, kCount };
 const char* ArithmeticChoiceName(ArithmeticChoice arithmetic);
 

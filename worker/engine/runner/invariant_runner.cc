@@ -130,7 +130,7 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   for (const auto& object : objects) {
     const absl::Status restored = RestoreObject(layout, *object, blocks);
     if (restored.ok()) continue;
-    blocks->BeginRestore(0);  // drop what was restored: shared blocks must not be written
+    blocks->BeginRestore(0);  // drop the restored blocks: shared blocks must not be written
     return restored;
   }
   blocks->FinishRestore();

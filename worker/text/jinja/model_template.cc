@@ -16,21 +16,22 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Number of answers, the last ones, whose openings become breakpoints: each costs a rendering. The
-// next request of a chat begins with the prompt of this one, so one is enough unless answers are
-// replaced.
+// The openings of this many answers, from the last, become breakpoints; each breakpoint costs a
+// rendering. The next request of a chat begins with this request's prompt, so one breakpoint is
+// enough unless answers are replaced.
 constexpr size_t kMaxOpenings = 4;
 constexpr size_t kMaxRoleBytes = 32;
 
-// A beginning of the chat that ends at a breakpoint: messages, the last of them with the first
-// `parts` parts, or with all if `parts` is 0.
+// A beginning of the chat that ends at a breakpoint: the first `messages` messages. If `parts` is
+// not 0, the last of these messages has only its first `parts` parts.
 struct Cut {
   size_t messages = 0, parts = 0;
   bool opens_answer = false;
   bool declared = false;
 };
 
-// Returns the chat with its first system messages as one: templates read no more than one.
+// Returns the chat with its first system messages joined: templates read at most one system
+// message.
 ChatInput WithOneSystem(ChatInput chat) {
   std::vector<ChatMessage>& messages = chat.messages;
   const auto rest = std::find_if(messages.begin(), messages.end(), [](const ChatMessage& message) {
@@ -109,7 +110,7 @@ absl::Status CheckRoleSizes(const ChatInput& chat) {
   return absl::OkStatus();
 }
 
-// Reads the offsets in `list`. Returns false if one is not between two characters of `text`.
+// Reads the offsets in `list`. Returns false if an offset is not between two characters of `text`.
 bool ReadOffsets(const Json& list, const std::string& text, std::vector<size_t>* offsets) {
   if (!list.is_array()) return false;
   for (const Json& item : list) {
@@ -121,7 +122,7 @@ bool ReadOffsets(const Json& list, const std::string& text, std::vector<size_t>*
   return true;
 }
 
-// Returns the chat in the child's answer. `cuts`: those of the request.
+// Returns the chat in the child's answer. `cuts`: the cuts of the request.
 absl::StatusOr<RenderedChat> ChatOf(const Json& answer, const std::vector<Cut>& cuts) {
   const absl::Status malformed = absl::UnavailableError("sent a malformed answer");
   const Json& text = JsonAt(answer, {"text"});

@@ -1,9 +1,9 @@
 // ModelTemplate: a model's own chat template, which Jinja renders in a child process.
 //
-// The messages are passed to the template as transformers documents them. The rendering's
-// breakpoints are where the renderings of beginnings of the chat stop being equal to it.
-// Thread safety: const after Make; any thread. Rendering takes milliseconds, and may take seconds:
-// do not call it on the engine's thread.
+// The messages are passed to the template as transformers documents them. To place a breakpoint,
+// Jinja also renders the beginning of the chat up to the breakpoint: the breakpoint is where this
+// rendering and the chat's rendering begin to differ. Thread safety: const after Make; any thread.
+// Rendering takes milliseconds, and may take seconds: do not call it on the engine's thread.
 #ifndef HEARTH_WORKER_TEXT_JINJA_MODEL_TEMPLATE_H_
 #define HEARTH_WORKER_TEXT_JINJA_MODEL_TEMPLATE_H_
 
@@ -33,9 +33,9 @@ class ModelTemplate {
 
   // Renders a chat. System messages at the beginning are joined, with blank lines between. Each
   // range of RenderedChat::messages is the first byte of a special token's name inside a message;
-  // there are none unless the chat is strict. Token ids of messages are not used. Errors begin with
-  // "chat" and name the template. kInvalidArgument: the template refuses the chat, with its words;
-  // kCancelled: `stopped` returned true; kUnavailable: the child process failed.
+  // only strict chats have ranges. Token ids of messages are not used. Errors begin with "chat" and
+  // name the template. kInvalidArgument: the template refuses the chat, with its words; kCancelled:
+  // `stopped` returned true; kUnavailable: the child process failed.
   absl::StatusOr<RenderedChat> Render(const ChatInput& given, ChatEnding ending,
                                       const std::function<bool()>& stopped) const;
   // How the template writes tools and calls.

@@ -33,8 +33,8 @@ PROBE = {"name": "probe_0", "arguments": {"key_0": "value_0"}}
 
 
 def forbid_system_calls():
-    """Leaves the system calls that computing needs. All others fail, also after an escape from
-    Jinja's sandbox: the worker's process has the same user."""
+    """Allows only the system calls that computing needs, because this process has the user of the
+    worker. All other calls fail, even if a template escapes from Jinja's sandbox."""
     if os.uname().machine != "x86_64":
         return
     # read, write, mmap, mprotect, munmap, brk, rt_sigaction, rt_sigprocmask, rt_sigreturn, mremap,
@@ -120,7 +120,7 @@ class SpecialTokens:
 
 
 def arguments_of(text):
-    """Returns the arguments of a call as an object; the text itself if the call was cut."""
+    """Returns the arguments of a call as an object; as text if the call was cut."""
     try:
         return json.loads(text)
     except ValueError:
@@ -200,8 +200,9 @@ class ChatTemplate:
         return {"prefix": found[1], "key": found[2]}
 
     def answer(self, request):
-        """Renders a chat. `cuts`: beginnings of the chat. The answer has the sizes in bytes of what
-        their renderings have in common with the chat's, and the places of marks."""
+        """Renders a chat. `cuts`: beginnings of the chat. For each cut, the answer has the
+        size in bytes of the beginning that its rendering shares with the chat's. The answer also
+        has the places of marks."""
         given = request["messages"]
         tools = [json.loads(tool) for tool in request["tools"]]
         seen = json.dumps([self.messages(given), tools], ensure_ascii=False)

@@ -36,7 +36,7 @@ constexpr char kNeedsJinja[] =
     "needs Python's Jinja to render chats: install it (apt install python3-jinja2) and start the "
     "worker again";
 
-// An answer has the rendered text, which repeats the request's, and what the template adds.
+// An answer has the rendered text: the texts of the request, and the text that the template adds.
 size_t MaxAnswerBytes(size_t request_bytes) { return 4 * request_bytes + (size_t{1} << 20); }
 
 // Returns the first words of a template's error message in one line.
@@ -110,7 +110,8 @@ absl::StatusOr<Json> TemplateProcess::Ask(const Json& request,
 
 bool TemplateProcess::IsRunning() {
   if (socket_ < 0) return false;
-  // A child that has ended can be read: it sends nothing between two requests.
+  // A child sends nothing between two requests, so the socket is readable only if the child has
+  // ended.
   pollfd state{socket_, POLLIN, 0};
   if (poll(&state, 1, 0) == 0) return true;
   End(absl::OkStatus()).IgnoreError();
@@ -130,7 +131,8 @@ absl::StatusOr<Json> TemplateProcess::Exchange(const std::string& request,
     sent[i] = static_cast<char>(request.size() >> 8 * (kHeadBytes - 1 - i) & 0xFF);
   sent += request;
   char head[kHeadBytes] = {};
-  // A child without Jinja answers, and ends before it has read the request.
+  // If Jinja is missing, the child answers and ends before it has read the request, so sending may
+  // fail.
   const absl::Status sending = Move(/*sends=*/true, &sent[0], sent.size(), deadline, stopped);
   absl::Status status = sending;
   if (sending.ok() || absl::IsUnavailable(sending))
@@ -193,7 +195,7 @@ absl::Status TemplateProcess::Spawn() {
   // Its own process group: Ctrl-C ends the worker, which then ends the child.
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  // -I: no module of a user's folder. -B: no bytecode is written.
+  // -I: Python loads no module of a user's folder. -B: Python writes no bytecode.
   const char* arguments[] = {limits_.python, "-I", "-B", "-c", kRenderChats, nullptr};
   char* no_environment[] = {nullptr};
   pid_t child = -1;

@@ -26,10 +26,10 @@
 namespace hearth {
 
 struct TemplateLimits {
-  // CPU time of one answer. A rendering takes milliseconds.
+  // Limit of the CPU time of an answer. A rendering takes milliseconds.
   absl::Duration cpu = absl::Seconds(2);
-  // Time of one answer, for a child that waits instead of computing. Longer than the CPU time, so
-  // that a busy machine does not fail a request.
+  // Limit of the elapsed time of an answer, for a child that waits instead of computing. It is
+  // longer than the limit of the CPU time, so that requests do not fail on a busy machine.
   absl::Duration wait = absl::Seconds(20);
   uint64_t memory_bytes = uint64_t{512} << 20;
   const char* python = "/usr/bin/python3";
