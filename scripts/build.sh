@@ -271,7 +271,7 @@ run_part() {
     timeout --foreground "$TEST_TIMEOUT_S" "$1" --gtest_brief=1 >"$4" 2>&1 || status=$?
   echo "== ${1##*/}, part $(($2 + 1)) of $3"
   cat "$4"
-  if ((status > 0)) && ! run_failed_again "$1" "$4"; then
+  if ((status > 0)) && ! run_failed_again "$1" "$4" "$status"; then
     echo "== ${1##*/}, part $(($2 + 1)) of $3, failed with status $status" >"$4.failed"
     grep -aE -A 6 "Failure$|FAILED|ERROR|SUMMARY" "$4" >>"$4.failed" ||
       tail -n 12 "$4" >>"$4.failed"
@@ -280,11 +280,12 @@ run_part() {
   touch "$4.passed"
 }
 
-# run_failed_again PROGRAM LOG: runs the failed tests of LOG again, HEARTH_TEST_ATTEMPTS - 1 times
-# at most, and succeeds if all pass. Fails at once if the sanitizer reported a fault or the program
-# crashed.
+# run_failed_again PROGRAM LOG STATUS: runs the failed tests of LOG again, HEARTH_TEST_ATTEMPTS - 1
+# times at most, and succeeds if all pass. Fails at once if the sanitizer reported a fault, or if
+# STATUS is not that of failed tests: the program crashed or was stopped before it ran all tests.
 run_failed_again() {
   local tests attempt
+  (($3 == 1)) || return 1
   tests=$(grep -aoP '^\[  FAILED  \] \K[\w/.]+(?=.* ms\)$)' "$2") || return 1
   ! grep -aqE 'ERROR: |WARNING: ThreadSanitizer' "$2" || return 1
   for ((attempt = 2; attempt <= HEARTH_TEST_ATTEMPTS; ++attempt)); do

@@ -117,7 +117,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "only on the tokens, prefixes shared by all CPUs; exact: same bits with the cache as "
       "without, prefixes shared by equal machines; portable: equal within rounding, prefixes "
       "shared by all machines; auto: invariant if the CPU supports it, else exact. On cuda, "
-      "invariant needs a bfloat16 checkpoint and computes in float32, and auto is exact");
+      "invariant needs a bfloat16 checkpoint, and auto is exact");
   AddInvariantFlags(set, engine);
   set->AddText("kv-cache", &engine->kv.cache,
                "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
@@ -231,8 +231,8 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
                 "Send the token without TLS to a store on another host");
   set.AddChoice(
       "chat-template", &flags->chat_template, {"auto", "gemma"},
-      "auto: render chats with the model's chat template, if it is not Gemma's by Python's Jinja; "
-      "gemma: render chats with Gemma's template, whatever template the model has");
+      "auto: render chats with the model's chat template, which needs Python's Jinja if it is not "
+      "Gemma's; gemma: render chats with Gemma's template, whatever template the model has");
   set.AddChoice(
       "strict-chats", &flags->strict_chats, {"off", "on"},
       "Treat control tokens in chat messages as text; overrides the `strict` of requests");

@@ -94,3 +94,7 @@ expect "a fault that the sanitizer reports is not tried again" test "$STATUS" !=
 program two 'exit 139'
 run 2 one two
 expect "a crash is not tried again" test "$STATUS" != 0
+said='[  FAILED  ] Lamp.Lights (5 ms)'
+program two '[[ "$*" == *--gtest_filter=* ]] || { echo "'"$said"'"; exit 134; }'
+run 2 one two
+expect "a crash after a failed test is not tried again" test "$STATUS" != 0

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <exception>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -354,10 +355,15 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const Gram
   // An unprivileged thread cannot raise its priority again, so each compilation has its own thread.
   std::atomic<pid_t> thread_id{0};
   absl::Notification started, compiled;
+  std::exception_ptr thrown;
   std::thread thread([&] {
     thread_id = gettid();
     started.Notify();
-    grammar = TryCompile(spec);
+    try {
+      grammar = TryCompile(spec);
+    } catch (...) {  // an allocation failed
+      thrown = std::current_exception();
+    }
     compiled.Notify();
   });
   started.WaitForNotification();
@@ -365,6 +371,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const Gram
     setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id), kLongNice);  // Linux: of this thread
   }
   thread.join();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
   ++(grammar.ok() ? compiled_ : refused_);
   return grammar;
 }

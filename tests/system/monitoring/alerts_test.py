@@ -179,7 +179,7 @@ class OfWorkers(AlertsTest):
 
     def test_slow_first_token(self):
         worker = self.start("--max-running", "1", context_tokens=100000)
-        self.raise_alerts(lambda: self.calls(worker, 24, new_tokens=4000),
+        self.raise_alerts(lambda: self.calls(worker, 24, new_tokens=20000),
                           "HearthSlowFirstToken", workers=[worker])
 
     def test_refused_allocations(self):

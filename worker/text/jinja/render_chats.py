@@ -28,6 +28,8 @@ except ImportError:
 
 MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # noncharacters, which no text should have
 MAX_WORDS = 300
+# More marks than the worker takes tokens of a prompt, and fewer than it reads values of an answer.
+MAX_PLACES = 1 << 18
 KEYS = "arguments|parameters"
 PROBE = {"name": "probe_0", "arguments": {"key_0": "value_0"}}
 
@@ -48,15 +50,17 @@ def forbid_system_calls():
     prctl = ctypes.CDLL(None).prctl
     zero = ctypes.c_ulong(0)
     prctl(38, ctypes.c_ulong(1), zero, zero, zero)  # PR_SET_NO_NEW_PRIVS
-    prctl(22, ctypes.c_ulong(2),  # PR_SET_SECCOMP
-          struct.pack("@HP", len(rules), ctypes.addressof(code)), zero, zero)
+    if prctl(22, ctypes.c_ulong(2),  # PR_SET_SECCOMP
+             struct.pack("@HP", len(rules), ctypes.addressof(code)), zero, zero) != 0:
+        raise OSError("the kernel refuses the seccomp filter")
 
 
 def give_up_rights(memory_bytes):
     """Allows no new file, socket or process. Loads what Jinja would load later."""
     for name in ("ascii", "unicode_escape"):
         codecs.lookup(name)
-    make_environment().from_string("{{ strftime_now('%Y') + ([1, 'a\n'] | pprint) }}").render()
+    make_environment().from_string(
+        "{{ strftime_now('%Y') + ([1, 'a\n'] | pprint) + ('a' | wordwrap) + lipsum(1) }}").render()
     for what, most in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0),
                        (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NPROC, 0),
                        (resource.RLIMIT_NOFILE, 0)):
@@ -101,7 +105,8 @@ class SpecialTokens:
         self.names = set(names)
         self.heads = {name[:size] for name in names for size in range(1, len(name))}
         self.sizes = sorted({len(name) for name in names})
-        self.first = re.compile("[" + re.escape("".join({name[0] for name in names})) + "]")
+        firsts = re.escape("".join({name[0] for name in names}))
+        self.first = re.compile(f"[{firsts}]") if names else None
 
     def begins(self, text, at):
         if any(text[at:at + size] in self.names for size in self.sizes):
@@ -206,7 +211,10 @@ class ChatTemplate:
         given = request["messages"]
         tools = [json.loads(tool) for tool in request["tools"]]
         seen = json.dumps([self.messages(given), tools], ensure_ascii=False)
-        mark, end = [one for one in MARKS if one not in seen][:2]
+        unseen = [one for one in MARKS if one not in seen]
+        if len(unseen) < 2:
+            raise jinja2.TemplateError("the chat has too many of the characters U+FDD0 to U+FDEF")
+        mark, end = unseen[:2]
 
         def marked(value):
             return self.special.marked(value, mark) if request["strict"] else value
@@ -232,6 +240,9 @@ class ChatTemplate:
         for piece in whole.split(mark)[:-1]:
             at += len(piece.encode())
             plain.append(at)
+        if len(plain) > MAX_PLACES:
+            raise jinja2.TemplateError(
+                f"the chat has {len(plain)} names of special tokens; the limit is {MAX_PLACES}")
         return {"text": whole.replace(mark, ""), "cuts": cuts, "plain": plain}
 
     def render_open(self, messages, tools, end):
@@ -294,7 +305,11 @@ def main():
             return write(b'{"missing": true}')
         if setup is None:
             setup = json.loads(text)
-            give_up_rights(setup["memory_bytes"])
+            try:
+                give_up_rights(setup["memory_bytes"])
+            except (OSError, ValueError) as error:
+                words = f"its process cannot give up its rights: {error}"
+                return write(json.dumps({"error": words}).encode())
         # The kernel ends the process after this CPU time.
         signal.setitimer(signal.ITIMER_PROF, setup["cpu_s"])
         made = reply_to(make)

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/caller_gone.h"
+#include "proto/utf8.h"
 #include "worker/model/model_json.h"
 
 namespace hearth {
@@ -42,6 +43,7 @@ size_t MaxAnswerBytes(size_t request_bytes) { return 4 * request_bytes + (size_t
 // Returns the first words of a template's error message in one line.
 std::string FirstWords(const std::string& message) {
   std::string words = message.substr(0, kMaxWordsBytes);
+  words.resize(FindInvalidUtf8(words).value_or(words.size()));  // no part of a character
   std::replace_if(
       words.begin(), words.end(),
       [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }, ' ');
@@ -102,7 +104,10 @@ absl::StatusOr<Json> TemplateProcess::Ask(const Json& request,
   const std::string text = request.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (!Enter(stopped)) return CallerGone();
   absl::StatusOr<Json> answer = Json();
-  if (!IsRunning()) answer = StartChild(stopped);
+  if (!IsRunning()) {
+    answer = StartChild(stopped);
+    if (!answer.ok()) answer = End(answer.status());  // the child has no template
+  }
   if (answer.ok()) answer = Exchange(text, stopped);
   Leave();
   return answer;
