@@ -146,6 +146,8 @@ run_ctest() {
     OMP_WAIT_POLICY=passive ctest --output-on-failure --timeout "$TEST_TIMEOUT_S" -j 2 \
       --repeat "until-pass:${HEARTH_TEST_ATTEMPTS:-1}" "$@") 2>&1 |
     tee "$log" || status=$?
+  # A crash counts, even if a later attempt passed.
+  ! grep -aq '\*\*\*Exception' "$log" || status=1
   return "$status"
 }
 

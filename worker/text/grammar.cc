@@ -9,6 +9,7 @@
 #include <cassert>
 #include <exception>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -356,7 +357,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const Gram
   std::atomic<pid_t> thread_id{0};
   absl::Notification started, compiled;
   std::exception_ptr thrown;
-  std::thread thread([&] {
+  const auto work = [&] {
     thread_id = gettid();
     started.Notify();
     try {
@@ -365,7 +366,14 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const Gram
       thrown = std::current_exception();
     }
     compiled.Notify();
-  });
+  };
+  std::thread thread;
+  try {
+    thread = std::thread(work);
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("grammar: no thread for the compilation: ", error.what()));
+  }
   started.WaitForNotification();
   if (!compiled.WaitForNotificationWithTimeout(kUrgentTime)) {
     setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id), kLongNice);  // Linux: of this thread

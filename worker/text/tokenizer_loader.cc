@@ -101,7 +101,11 @@ std::string Which(const FoundTemplate& found) {
 // Starts the process that renders chats by the template. Sets why_no_chats if that fails.
 void UseOwnTemplate(const FoundTemplate& found, const Variables& variables,
                     LoadedTokenizer* loaded) {
-  auto made = ModelTemplate::Make(OneLine(found.from), *found.text, variables, *loaded->tokenizer);
+  const auto make = [&] {
+    return ModelTemplate::Make(OneLine(found.from), *found.text, variables, *loaded->tokenizer);
+  };
+  auto made = make();
+  if (absl::IsUnavailable(made.status())) made = make();  // the machine may be busy
   if (made.ok()) {
     loaded->chat_template = *std::move(made);
     loaded->notes.push_back(

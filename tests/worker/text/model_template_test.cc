@@ -154,6 +154,18 @@ TEST(ModelTemplate, LongerChatKeepsBreakpoints) {
   EXPECT_GT(declared[0], at);
 }
 
+TEST(ModelTemplate, ManyBreakpointsAreRefused) {
+  const auto made = MakeTemplate(kTurns);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ChatInput chat = Chat({{"user", ""}});
+  chat.messages[0].parts.assign(60, {"lamp", true});
+  EXPECT_TRUE(BuildWith(**made, chat).ok());
+  chat.messages[0].parts.assign(65, {"lamp", true});
+  const absl::Status refused = BuildWith(**made, chat).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 59 cache breakpoints"));
+}
+
 TEST(ModelTemplate, ChatStaysOpen) {
   const auto made = MakeTemplate(kTurns);
   ASSERT_TRUE(made.ok()) << made.status();

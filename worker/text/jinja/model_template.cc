@@ -20,6 +20,7 @@ using Json = nlohmann::json;
 // rendering. The next request of a chat begins with this request's prompt, so one breakpoint is
 // enough unless answers are replaced.
 constexpr size_t kMaxOpenings = 4;
+constexpr size_t kMaxCuts = 64;  // limit of the renderings of a request
 constexpr size_t kMaxRoleBytes = 32;
 
 // A beginning of the chat that ends at a breakpoint: the first `messages` messages. If `parts` is
@@ -179,6 +180,12 @@ absl::StatusOr<RenderedChat> ModelTemplate::Render(const ChatInput& given, ChatE
   if (absl::Status status = CheckRoleSizes(given); !status.ok()) return status;
   const ChatInput chat = WithOneSystem(given);
   const std::vector<Cut> cuts = CutsOf(chat);
+  if (cuts.size() > kMaxCuts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chat: the model's chat template, ", tools_.name, ", renders the chat for each cache ",
+        "breakpoint: the chat must have at most ", kMaxCuts - kMaxOpenings - 1,
+        " cache breakpoints"));
+  }
   const absl::StatusOr<Json> answer = process_->Ask(RequestFor(chat, ending, cuts), stopped);
   absl::StatusOr<RenderedChat> rendered =
       answer.ok() ? ChatOf(*answer, cuts) : absl::StatusOr<RenderedChat>(answer.status());
