@@ -174,6 +174,11 @@ absl::StatusOr<std::unique_ptr<ModelTemplate>> ModelTemplate::Make(
   return made;
 }
 
+absl::Status ModelTemplate::TemplateError(const absl::Status& why) const {
+  return absl::Status(why.code(), absl::StrCat("chat: the model's chat template, ", tools_.name,
+                                               ", ", why.message()));
+}
+
 absl::StatusOr<RenderedChat> ModelTemplate::Render(const ChatInput& given, ChatEnding ending,
                                                    const std::function<bool()>& stopped) const {
   if (absl::Status status = CheckEnding(given.messages, ending); !status.ok()) return status;
@@ -181,20 +186,15 @@ absl::StatusOr<RenderedChat> ModelTemplate::Render(const ChatInput& given, ChatE
   const ChatInput chat = WithOneSystem(given);
   const std::vector<Cut> cuts = CutsOf(chat);
   if (cuts.size() > kMaxCuts) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chat: the model's chat template, ", tools_.name, ", renders the chat for each cache ",
-        "breakpoint: the chat must have at most ", kMaxCuts - kMaxOpenings - 1,
-        " cache breakpoints"));
+    return TemplateError(absl::InvalidArgumentError(
+        absl::StrCat("renders the chat for each cache breakpoint: the chat must have at most ",
+                     kMaxCuts - kMaxOpenings - 1, " cache breakpoints")));
   }
   const absl::StatusOr<Json> answer = process_->Ask(RequestFor(chat, ending, cuts), stopped);
   absl::StatusOr<RenderedChat> rendered =
       answer.ok() ? ChatOf(*answer, cuts) : absl::StatusOr<RenderedChat>(answer.status());
   if (absl::IsCancelled(rendered.status())) return rendered;
-  if (!rendered.ok()) {
-    return absl::Status(rendered.status().code(),
-                        absl::StrCat("chat: the model's chat template, ", tools_.name, ", ",
-                                     rendered.status().message()));
-  }
+  if (!rendered.ok()) return TemplateError(rendered.status());
   if (ending == ChatEnding::kGenerationPrompt) {
     rendered->breakpoints.push_back(rendered->text.size());
     rendered->declared.push_back(false);

@@ -44,6 +44,8 @@ class ModelTemplate {
 
  private:
   ModelTemplate() = default;
+  // Returns `why` with the name of the template.
+  absl::Status TemplateError(const absl::Status& why) const;
 
   TemplateTools tools_;
   std::unique_ptr<TemplateProcess> process_;
