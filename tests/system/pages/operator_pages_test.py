@@ -234,6 +234,7 @@ class OperatorPages(unittest.TestCase):
     def test_commands_of_observability_page(self):
         page = Page(OBSERVABILITY)
         self.start("hearth-store --data-dir /var/lib/hearth")
+        self.run_command("hearthctl stats --wait 1m")  # the workers reach the store at once
         worker = self.start("hearth-worker --model models/gemma-3-270m.gguf")
         self.start("hearth-worker --model models/gemma-3-270m.gguf --listen 127.0.0.1:7071")
         self.wait_until_ready("127.0.0.1:7070", "127.0.0.1:7071")
