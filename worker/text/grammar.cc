@@ -70,7 +70,7 @@ size_t EncodeFor(const void* tokenizer, const uint8_t* bytes, size_t bytes_len,
 // A compilation that takes longer than kUrgentTime continues at the nice value kLongNice. If all
 // processors are busy, its thread then gets a tenth of the time that a thread of the engine gets,
 // so that a large schema does not delay the tokens of other callers.
-constexpr absl::Duration kUrgentTime = absl::Milliseconds(10);
+constexpr absl::Duration kUrgentTime = absl::Milliseconds(2);
 constexpr int kLongNice = 10;
 
 // Returns the number of bytes that malloc has handed out.
