@@ -73,6 +73,38 @@ size_t EncodeFor(const void* tokenizer, const uint8_t* bytes, size_t bytes_len,
 constexpr absl::Duration kUrgentTime = absl::Milliseconds(2);
 constexpr int kLongNice = 10;
 
+// Runs `work` on a new thread and waits for it. An unprivileged thread cannot raise its priority
+// again, so the thread is not used again. Passes an exception of `work` on. kResourceExhausted: no
+// thread could be created.
+absl::Status RunOnOwnThread(absl::FunctionRef<void()> work) {
+  std::atomic<pid_t> thread_id{0};
+  absl::Notification started, done;
+  std::exception_ptr thrown;
+  std::thread thread;
+  try {
+    thread = std::thread([&] {
+      thread_id = gettid();
+      started.Notify();
+      try {
+        work();
+      } catch (...) {  // an allocation failed
+        thrown = std::current_exception();
+      }
+      done.Notify();
+    });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("grammar: no thread for the compilation; try later: ", error.what()));
+  }
+  started.WaitForNotification();
+  if (!done.WaitForNotificationWithTimeout(kUrgentTime)) {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id), kLongNice);  // Linux: of this thread
+  }
+  thread.join();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  return absl::OkStatus();
+}
+
 // Returns the number of bytes that malloc has handed out.
 uint64_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
@@ -352,34 +384,7 @@ void GrammarEngine::BuildTables() {
 }
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::Compile(const GrammarSpec& spec) {
-  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = absl::InternalError("not compiled");
-  // An unprivileged thread cannot raise its priority again, so each compilation has its own thread.
-  std::atomic<pid_t> thread_id{0};
-  absl::Notification started, compiled;
-  std::exception_ptr thrown;
-  const auto work = [&] {
-    thread_id = gettid();
-    started.Notify();
-    try {
-      grammar = TryCompile(spec);
-    } catch (...) {  // an allocation failed
-      thrown = std::current_exception();
-    }
-    compiled.Notify();
-  };
-  std::thread thread;
-  try {
-    thread = std::thread(work);
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("grammar: no thread for the compilation: ", error.what()));
-  }
-  started.WaitForNotification();
-  if (!compiled.WaitForNotificationWithTimeout(kUrgentTime)) {
-    setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id), kLongNice);  // Linux: of this thread
-  }
-  thread.join();
-  if (thrown != nullptr) std::rethrow_exception(thrown);
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = TryCompile(spec);
   ++(grammar.ok() ? compiled_ : refused_);
   return grammar;
 }
@@ -388,6 +393,13 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::TryCompile(const G
   if (absl::Status triggers = CheckTriggers(spec.triggers); !triggers.ok()) return triggers;
   std::call_once(built_, [this] { BuildTables(); });
   if (!built_status_.ok()) return built_status_;
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = absl::InternalError("not compiled");
+  const absl::Status ran = RunOnOwnThread([&] { grammar = CompileSchema(spec); });
+  return ran.ok() ? grammar : ran;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> GrammarEngine::CompileSchema(
+    const GrammarSpec& spec) const {
   const auto make = [&](const std::string& schema) {
     return tables_->Match(WithOptions(schema, spec.lenient));
   };

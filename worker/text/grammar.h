@@ -107,9 +107,10 @@ class GrammarEngine {
   GrammarEngine(const GrammarEngine&) = delete;
   GrammarEngine& operator=(const GrammarEngine&) = delete;
 
-  // Checks and compiles a schema, and computes the first mask, in a few milliseconds.
-  // kInvalidArgument names the path in the schema and the limit. kFailedPrecondition gives the
-  // reason why this worker has no grammars.
+  // Checks and compiles a schema, and computes the first mask, in a few milliseconds. A compilation
+  // that takes longer gets a low priority. kInvalidArgument names the path in the schema and the
+  // limit. kFailedPrecondition gives the reason why this worker has no grammars.
+  // kResourceExhausted: no thread could be created.
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const GrammarSpec& spec);
 
   struct Stats {
@@ -121,6 +122,7 @@ class GrammarEngine {
  private:
   struct Tables;  // grammar.cc
   absl::StatusOr<std::shared_ptr<const Grammar>> TryCompile(const GrammarSpec& spec);
+  absl::StatusOr<std::shared_ptr<const Grammar>> CompileSchema(const GrammarSpec& spec) const;
   void BuildTables();
 
   const Tokenizer* const tokenizer_;
