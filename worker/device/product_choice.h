@@ -34,6 +34,11 @@ int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int proces
 int ChooseBf16Product(int rows);
 ShapeFacts Bf16FactsOf(int tiling);
 
+// Integer products: returns the number of the tiling (index in IntegerTilings) for `rows` rows and
+// a matrix with `columns` columns, and the rows and columns of its thread blocks.
+int ChooseIntegerProduct(int rows, int columns, int processors);
+ShapeFacts IntegerFactsOf(int tiling);
+
 }  // namespace hearth
 
 #endif  // HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_

@@ -9,6 +9,7 @@
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
+#include "worker/device/integer_product_program.h"
 #include "worker/device/product_program.h"
 #include "worker/device/row_programs.h"
 
@@ -67,12 +68,26 @@ template <class... All>
 TypeList<ProductProgram<All, false>..., typename PairProduct<All>::Type...> ProductsOf(
     TypeList<All...>);
 
+// Tilings for at most 8, 16 and 32 rows, and for more rows.
+using IntegerTilings = TypeList<IntegerTiling<1, 1, 1, 1, 4, 8>, IntegerTiling<2, 1, 1, 2, 4, 6>,
+                                IntegerTiling<4, 1, 1, 4, 4, 4>, IntegerTiling<4, 4, 4, 2, 2, 3>>;
+
+template <IntegerForm kForm, class... All>
+TypeList<IntegerProductProgram<kForm, All>...> IntegerProductsOf(TypeList<All...>);
+using IntegerPrograms = decltype(Joined(
+    Joined(TypeList<QuantizeProgram>(), IntegerProductsOf<IntegerForm::kInt8>(IntegerTilings())),
+    Joined(Joined(IntegerProductsOf<IntegerForm::kInt4>(IntegerTilings()),
+                  IntegerProductsOf<IntegerForm::kInt4Least>(IntegerTilings())),
+           IntegerProductsOf<IntegerForm::kInt8Parts>(IntegerTilings()))));
+
 using FloatPrograms = decltype(Joined(
     TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram, AttendProgram<1>,
              AttendProgram<2>, AttendProgram<4>, AttendProgram<8>, AttendProgram<16>>(),
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 9, kFirstBf16Product = FloatPrograms::kCount;
-using ProgramList = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
+inline constexpr int kQuantizeProgram = kFirstBf16Product + 2 * Bf16Tilings::kCount;
+using ProgramList =
+    decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())), IntegerPrograms()));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
@@ -93,6 +108,11 @@ constexpr int ProductNumber(int shape, bool is_gelu) {
 // Returns the program number of a product in bfloat16.
 constexpr int Bf16ProductNumber(int tiling, bool is_gelu) {
   return kFirstBf16Product + tiling + (is_gelu ? Bf16Tilings::kCount : 0);
+}
+
+// Returns the program number of an integer product.
+constexpr int IntegerProductNumber(IntegerForm form, int tiling) {
+  return kQuantizeProgram + 1 + (static_cast<int>(form) - 1) * IntegerTilings::kCount + tiling;
 }
 
 template <class Program>
