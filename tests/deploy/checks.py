@@ -395,8 +395,8 @@ def check_shared_memory(objects):
 
 
 def check_devices(objects):
-    """Containers that use a GPU must request one, and only they. Workers with a GPU roll out without
-    a spare GPU. The gpu tier serves the worker that has the store's GPU, so both are in one pod."""
+    """Containers that use a GPU must request one, and only they. Workers with a GPU roll out
+    without a spare GPU. The gpu tier serves workers on the store's GPU, so both are in one pod."""
     problems = []
     for label, owner, template in m.workloads(objects):
         has_tier = False
@@ -467,7 +467,8 @@ def check_model(objects):
 
 ALL = (check_services, check_selectors, check_probes, check_scaling, check_references,
        check_hardening, check_network_is_fenced, check_http, check_sizes, check_drain,
-       check_addresses, check_images, check_shared_memory, check_volumes_are_allowed, check_model, check_devices)
+       check_addresses, check_images, check_shared_memory, check_volumes_are_allowed, check_model,
+       check_devices)
 
 
 def all_problems(objects):
