@@ -16,6 +16,7 @@
 #include "worker/kernels/fused_dot.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/invariant/invariant_self_test.h"
+#include "worker/model/invariant/lora_adapter.h"
 
 namespace hearth {
 namespace {
@@ -254,6 +255,24 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
+absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
+  step_->AddAdapter(adapter->layers());
+  adapters_.push_back(adapter);
+  if (device_->error().empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device: ", device_->kind(), " has too little memory for the adapter: ", device_->error(),
+      "; lower --kv-bytes, or use --device cpu"));
+}
+
+// Returns an adapter's number in `step_`, or -1 for null.
+int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
+  if (adapter == nullptr) return -1;
+  const auto at = std::find_if(adapters_.begin(), adapters_.end(),
+                               [adapter](const auto& one) { return one.get() == adapter; });
+  assert(at != adapters_.end());  // AddAdapter was called
+  return static_cast<int>(at - adapters_.begin());
+}
+
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
   Piece piece;
@@ -283,7 +302,8 @@ absl::Status DeviceForward::Run(Parts parts) {
           {part.tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(rows)),
            begin + done,
            want,
-           {own[0], own[1]}});
+           {own[0], own[1]},
+           NumberOf(part.kv->adapter().get())});
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
