@@ -63,6 +63,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
+  AllocateQuantized(limits.rows);
 }
 
 int DeviceStep::RowsOfGraph(int rows) {
@@ -151,6 +152,7 @@ void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matr
   product.x_stride = x_stride;
   product.y_stride = y_stride;
   product.softcap = softcap;
+  if (matrix.form != IntegerForm::kNone) return LaunchIntegers({product, quantized_, is_pair});
   if (model_->multiplies_bf16) {
     const int tiling = ChooseBf16Product(rows);
     return device_->Launch(Bf16ProductNumber(tiling, is_pair), &product,
@@ -177,6 +179,25 @@ void DeviceStep::LaunchGateUp(const Form& form, int layer) {
   LaunchProduct(form.choice.gate_up, false, matrix, x, shape_.hidden, adapters_.pairs(),
                 matrix.columns, form.rows, nullptr, 0);
   LaunchAdapters(form, layer, DeviceAdapters::kGateUp, x, buffers_.gated);
+}
+
+void DeviceStep::LaunchIntegers(IntegerArguments product) {
+  const DeviceMatrix& matrix = product.matrix;
+  product.quantized.stride = IntegerRows::PaddedRows(product.rows);
+  device_->Launch(kQuantizeProgram, &product, QuantizeProgram::Blocks(product.rows, matrix.inputs));
+  const int tiling = ChooseIntegerProduct(product.rows, matrix.columns, device_->processors());
+  device_->Launch(IntegerProductNumber(matrix.form, tiling), &product,
+                  BlocksOf(IntegerFactsOf(tiling), product.rows, matrix.columns));
+}
+
+void DeviceStep::AllocateQuantized(int rows) {
+  if (!model_->has_integers) return;
+  const int64_t inputs = std::max({shape_.hidden, shape_.attended(), shape_.intermediate});
+  const int64_t blocks =
+      IntegerBlocks(static_cast<int>(inputs)) * int64_t{IntegerRows::PaddedRows(rows)};
+  quantized_.ints = arena_.Take<unsigned char>(static_cast<size_t>(blocks * IntegerTile::kInputs));
+  quantized_.scales = NewFloats(blocks);
+  quantized_.sums = NewFloats(blocks);
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {

@@ -22,12 +22,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "worker/kernels/base/element.h"
 #include "worker/kernels/functions.h"
+#include "worker/kernels/fused_dot.h"
 
 namespace hearth {
-
-class PackedWeights;
 
 enum class IntegerForm : int32_t { kNone, kInt8, kInt4, kInt4Least, kInt8Parts };
 inline constexpr int kIntegerForms = 4;  // without kNone
@@ -125,14 +123,6 @@ inline constexpr size_t IntegerMatrixBytes(IntegerForm form, int inputs, int col
   return static_cast<size_t>(columns / IntegerTile::kColumns) *
          static_cast<size_t>(IntegerBlocks(inputs)) * static_cast<size_t>(TileOf(form).bytes);
 }
-
-// Returns the form that holds the weights of a block type with the fewest bytes.
-IntegerForm FormFor(ElementType type);
-// Writes one output of a matrix with blocks to a column of a packed matrix. REQUIRES: `packed` has
-// IntegerMatrixBytes bytes, zero before the first call; `form` is FormFor(weights.type()), or
-// kInt8Parts; the thread has the mode that float_mode.h sets.
-void PackIntegers(const PackedWeights& weights, int output, IntegerForm form, int column,
-                  unsigned char* packed);
 
 }  // namespace hearth
 

@@ -149,16 +149,16 @@ struct IntegerTiling {
   static constexpr int kColumns = kTiles * IntegerTile::kColumns;
 };
 
-template <IntegerForm kForm, class Tiling>
-struct IntegerProductProgram : Tiling, IntegerArguments {
-  using Tiling::kBlocks;
-  using Tiling::kColumnTiles;
-  using Tiling::kColumnWarps;
-  using Tiling::kDepth;
-  using Tiling::kRows;
-  using Tiling::kRowTiles;
-  using Tiling::kTiles;
-  using Tiling::kWarps;
+template <IntegerForm kForm, class Tiles>
+struct IntegerProductProgram : Tiles, IntegerArguments {
+  using Tiles::kBlocks;
+  using Tiles::kColumnTiles;
+  using Tiles::kColumnWarps;
+  using Tiles::kDepth;
+  using Tiles::kRows;
+  using Tiles::kRowTiles;
+  using Tiles::kTiles;
+  using Tiles::kWarps;
   static constexpr IntegerTile kTile = TileOf(kForm);
   static constexpr bool kHasLeast = kTile.has_least, kHasParts = kTile.has_parts;
 

@@ -52,6 +52,7 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     const std::string dir = NewTinyCheckpoint(Geometry(), "device_adapters");
     InvariantGemmaOptions options{1, 16};
     options.arithmetic = GetParam();
+    if (GetParam() == Arithmetic::kInt8) options.weights = WeightForm::kQ8_0;
     models_[0] = InvariantGemma::Load(dir, options).value();
     options.device = device_;
     models_[1] = InvariantGemma::Load(dir, options).value();
@@ -193,9 +194,11 @@ TEST_P(DeviceAdapterTest, TooLittleMemoryIsError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Arithmetics, DeviceAdapterTest,
-                         testing::Values(Arithmetic::kFloat32, Arithmetic::kBFloat16),
+                         testing::Values(Arithmetic::kFloat32, Arithmetic::kBFloat16,
+                                         Arithmetic::kInt8),
                          [](const auto& info) {
-                           return info.param == Arithmetic::kFloat32 ? "Float32" : "Bf16";
+                           constexpr const char* kNames[] = {"Float32", "Int8", "Bf16"};
+                           return kNames[static_cast<int>(info.param)];
                          });
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "worker/device/product_choice.h"
 #include "worker/device/program_list.h"
 #include "worker/kernels/product.h"
+#include "worker/model/invariant/device_uploader.h"
 
 namespace hearth {
 namespace {
