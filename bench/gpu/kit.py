@@ -306,6 +306,7 @@ INVARIANT = ("--exactness", "invariant")
 # The most important parts come first, because the last parts are skipped when the time is over.
 PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
          "workers-bf16": of_parts("workers", 90, "--arithmetic", "bf16"),
+         "workers-int8": of_parts("workers", 90, "--weights", "q8_0"),
          "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "probes": probes,
          "device-270m": device_bench(40, ("tokens", "270M"), ("prefill", "270M"),

@@ -197,7 +197,6 @@ void DeviceStep::AllocateQuantized(int rows) {
       IntegerBlocks(static_cast<int>(inputs)) * int64_t{IntegerRows::PaddedRows(rows)};
   quantized_.ints = arena_.Take<unsigned char>(static_cast<size_t>(blocks * IntegerTile::kInputs));
   quantized_.scales = NewFloats(blocks);
-  quantized_.sums = NewFloats(blocks);
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {

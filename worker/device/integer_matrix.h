@@ -28,7 +28,6 @@
 namespace hearth {
 
 enum class IntegerForm : int32_t { kNone, kInt8, kInt4, kInt4Least, kInt8Parts };
-inline constexpr int kIntegerForms = 4;  // without kNone
 
 // Sizes and offsets in a tile, in bytes.
 struct IntegerTile {
@@ -48,6 +47,10 @@ HEARTH_HOST_DEVICE constexpr IntegerTile TileOf(IntegerForm form) {
     default:
       return {false, true, true, 512, 576, 640, 672};
   }
+}
+
+HEARTH_HOST_DEVICE constexpr int IntegerBlocks(int inputs) {
+  return (inputs + IntegerTile::kInputs - 1) / IntegerTile::kInputs;
 }
 
 // Position of a weight's integer in a tile. Lane 4 * (column % 8) + input % 16 / 4 holds columns
@@ -85,9 +88,8 @@ HEARTH_HOST_DEVICE float IntegerPart(IntegerTile tile, const unsigned char* from
 HEARTH_HOST_DEVICE float IntegerWeight(IntegerForm form, const unsigned char* data, int inputs,
                                        int column, int input) {
   const IntegerTile tile = TileOf(form);
-  const int blocks = (inputs + IntegerTile::kInputs - 1) / IntegerTile::kInputs;
   const unsigned char* from =
-      data + (static_cast<int64_t>(column / IntegerTile::kColumns) * blocks +
+      data + (static_cast<int64_t>(column / IntegerTile::kColumns) * IntegerBlocks(inputs) +
               input / IntegerTile::kInputs) *
                  tile.bytes;
   column %= IntegerTile::kColumns;
@@ -106,19 +108,15 @@ HEARTH_HOST_DEVICE float IntegerWeight(IntegerForm form, const unsigned char* da
 }
 
 // Rows that QuantizeProgram has quantized. `stride`: number of rows, rounded up to a multiple of 8.
-// ints: [blocks][stride][32], where byte 8t + 4h + i of a row is the integer of input 16h + 4t + i;
-// scales: the scale d, [blocks][stride]; sums: the sum of the 32 integers, [blocks][stride].
 struct IntegerRows {
+  // [blocks][stride][32]; byte 8t + 4h + i of a row is the integer of input 16h + 4t + i
   unsigned char* ints = nullptr;
-  float *scales = nullptr, *sums = nullptr;
+  float* scales = nullptr;  // d: [blocks][stride]
   int stride = 0;
 
   static constexpr int PaddedRows(int rows) { return (rows + 7) / 8 * 8; }
 };
 
-inline constexpr int IntegerBlocks(int inputs) {
-  return (inputs + IntegerTile::kInputs - 1) / IntegerTile::kInputs;
-}
 inline constexpr size_t IntegerMatrixBytes(IntegerForm form, int inputs, int columns) {
   return static_cast<size_t>(columns / IntegerTile::kColumns) *
          static_cast<size_t>(IntegerBlocks(inputs)) * static_cast<size_t>(TileOf(form).bytes);

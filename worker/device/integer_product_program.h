@@ -39,98 +39,65 @@ struct QuantizeProgram : IntegerArguments {
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
     WaitForEarlier();
     AllowNextLaunch();
-    PerThread<float, 4, kWarps> values;
+    PerThread<Float4, 1, kWarps> values;
     PerThread<uint32_t, 2, kWarps> most;  // bits of the largest |x|; a NaN is the largest
-    PerThread<int32_t, 2, kWarps> sum;
     FOR_WARPS(warp, kWarps) {
       const int unit = block.number * kWarps + warp, row = unit % rows;
-      const int first = unit / rows * kBlocksEach;
-      if (first * IntegerTile::kInputs >= matrix.inputs) continue;
+      const int first = unit / rows * kBlocksEach * IntegerTile::kInputs;
+      if (first >= matrix.inputs) continue;
+      const int from = row_numbers != nullptr ? row_numbers[row] : row;
       FOR_LANES(lane) {
-        Load(row, first * IntegerTile::kInputs + lane * 4, values.At(warp, lane));
-        uint32_t own = 0;
-        HEARTH_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t size = exact::BitsOf(values.At(warp, lane)[i]) & 0x7fffffffu;
-          own = own < size ? size : own;
+        const int input = first + lane * 4;
+        Float4 four = {};  // values past the last input are 0
+        if (input < matrix.inputs) {
+          four = LoadFloat4(x + static_cast<int64_t>(from) * x_stride + input);
         }
-        most.At(warp, lane)[0] = own;
+        values.At(warp, lane)[0] = four;
+        most.At(warp, lane)[0] = 0;
+        HEARTH_UNROLL
+        for (int i = 0; i < 4; ++i) KeepMost(exact::BitsOf(four.v[i]), most.At(warp, lane));
       }
       HEARTH_UNROLL
       for (int mask = 1; mask < 8; mask *= 2) {
         ShuffleXor(&most, 0, mask, warp, &most, 1);
-        FOR_LANES(lane) {
-          uint32_t* own = most.At(warp, lane);
-          if (own[0] < own[1]) own[0] = own[1];
-        }
+        FOR_LANES(lane) { KeepMost(most.At(warp, lane)[1], most.At(warp, lane)); }
       }
       FOR_LANES(lane) {
-        const int number = first + lane / 8;
-        const uint32_t word =
-            Quantized(values.At(warp, lane), most.At(warp, lane)[0], &sum.At(warp, lane)[0]);
-        if (number >= BlockCount()) continue;
-        const int place = lane % 4 * 8 + lane % 8 / 4 * 4;
-        *reinterpret_cast<uint32_t*>(quantized.ints + At(number, row) * IntegerTile::kInputs +
-                                     place) = word;
-      }
-      HEARTH_UNROLL
-      for (int mask = 1; mask < 8; mask *= 2) {
-        ShuffleXor(&sum, 0, mask, warp, &sum, 1);
-        FOR_LANES(lane) { sum.At(warp, lane)[0] += sum.At(warp, lane)[1]; }
-      }
-      FOR_LANES(lane) {
-        const int number = first + lane / 8;
-        if (lane % 8 != 0 || number >= BlockCount()) continue;
-        quantized.scales[At(number, row)] = Scale(most.At(warp, lane)[0]);
-        quantized.sums[At(number, row)] = static_cast<float>(sum.At(warp, lane)[0]);
+        const int number = (first + lane * 4) / IntegerTile::kInputs;
+        if (number >= IntegerBlocks(matrix.inputs)) continue;
+        Write(values.At(warp, lane)[0], most.At(warp, lane)[0], lane,
+              static_cast<int64_t>(number) * quantized.stride + row);
       }
     }
   }
 
  private:
-  static constexpr uint32_t kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u;
-  static constexpr uint32_t kLeastBits = 0x0d800000u;  // 2^-100, which is kLeastQuantized
-  // Adding kRounds gives the nearest integer in the lowest bits.
-  static constexpr float kRounds = 0x1.8p+23f;
-  static constexpr int32_t kRoundsBits = 0x4b400000;
-
-  HEARTH_HOST_DEVICE int BlockCount() const {
-    return (matrix.inputs + IntegerTile::kInputs - 1) / IntegerTile::kInputs;
-  }
-  HEARTH_HOST_DEVICE int64_t At(int number, int row) const {
-    return static_cast<int64_t>(number) * quantized.stride + row;
+  static HEARTH_HOST_DEVICE void KeepMost(uint32_t bits, uint32_t* most) {
+    const uint32_t size = bits & 0x7fffffffu;
+    if (*most < size) *most = size;
   }
 
-  // Loads four values of a row; values past the last input are 0.
-  HEARTH_HOST_DEVICE void Load(int row, int input, float* to) const {
-    if (row_numbers != nullptr) row = row_numbers[row];
-    Float4 four = {};
-    if (input < matrix.inputs) {
-      four = LoadFloat4(x + static_cast<int64_t>(row) * x_stride + input);
-    }
-    HEARTH_UNROLL
-    for (int i = 0; i < 4; ++i) to[i] = four.v[i];
-  }
-
-  HEARTH_HOST_DEVICE static float Scale(uint32_t most) {
-    if (most >= kInfinityBits) return exact::FloatOf(kNaNBits);
-    return most < kLeastBits ? 0.0f : exact::Div(exact::FloatOf(most), 127.0f);
-  }
-
-  // Returns four integers, and their sum.
-  HEARTH_HOST_DEVICE static uint32_t Quantized(const float* values, uint32_t most, int32_t* sum) {
-    *sum = 0;
-    if (most < kLeastBits || most >= kInfinityBits) return 0;
-    const float inverse = exact::Div(127.0f, exact::FloatOf(most));
+  // Writes four integers; the first lane of a block also writes the scale.
+  HEARTH_HOST_DEVICE void Write(const Float4& values, uint32_t most, int lane, int64_t at) const {
+    constexpr uint32_t kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u;
+    constexpr uint32_t kLeastBits = 0x0d800000u;  // 2^-100, which is kLeastQuantized
+    // Adding kRounds gives the nearest integer in the lowest bits, which are 0 in kRounds.
+    constexpr float kRounds = 0x1.8p+23f;
+    const bool is_zero = most < kLeastBits, is_finite = most < kInfinityBits;
     uint32_t word = 0;
-    HEARTH_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float nearest = exact::Add(exact::Mul(values[i], inverse), kRounds);
-      const int32_t q = static_cast<int32_t>(exact::BitsOf(nearest)) - kRoundsBits;
-      *sum += q;
-      word |= (static_cast<uint32_t>(q) & 0xff) << (8 * i);
+    float scale = is_zero ? 0.0f : exact::FloatOf(kNaNBits);
+    if (!is_zero && is_finite) {
+      const float inverse = exact::Div(127.0f, exact::FloatOf(most));
+      scale = exact::Div(exact::FloatOf(most), 127.0f);
+      HEARTH_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float nearest = exact::Add(exact::Mul(values.v[i], inverse), kRounds);
+        word |= (exact::BitsOf(nearest) & 0xff) << (8 * i);
+      }
     }
-    return word;
+    unsigned char* const ints = quantized.ints + at * IntegerTile::kInputs;
+    reinterpret_cast<uint32_t*>(ints)[lane % 4 * 2 + lane % 8 / 4] = word;
+    if (lane % 8 == 0) quantized.scales[at] = scale;
   }
 };
 
@@ -166,7 +133,6 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
     alignas(16) unsigned char weights[kTiles][kBlocks][kTile.bytes];
     alignas(16) unsigned char rows[kBlocks][kRows][IntegerTile::kInputs];
     alignas(16) float scales[kBlocks][kRows];
-    alignas(16) float sums[kHasLeast ? kBlocks : 1][kRows];
   };
   struct Shared {
     Stage stages[kDepth];
@@ -176,7 +142,7 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
     const int row_blocks = (rows + kRows - 1) / kRows;
     const int first_row = block.number % row_blocks * kRows;
     const int first_tile = block.number / row_blocks * kTiles;
-    const int blocks = (matrix.inputs + IntegerTile::kInputs - 1) / IntegerTile::kInputs;
+    const int blocks = IntegerBlocks(matrix.inputs);
     const int stages = (blocks + kBlocks - 1) / kBlocks;
     PerThread<float, kRowTiles * kColumnTiles * 4, kWarps> chains;
     FOR_WARPS(warp, kWarps) {
@@ -210,9 +176,9 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
 
  private:
   static constexpr int kThreads = kWarps * 32;
-  // Bits and value of 1.5 * 2^n, to which sums are added.
-  static constexpr int32_t kStart = kTile.is_narrow ? 0x49400000 : 0x4b400000;
-  static constexpr float kStartValue = kTile.is_narrow ? 0x1.8p+19f : 0x1.8p+23f;
+  // Bits of 1.5 * 2^23 and 1.5 * 2^19, to which sums are added.
+  static constexpr int32_t kWideStart = 0x4b400000;
+  static constexpr int32_t kStart = kTile.is_narrow ? 0x49400000 : kWideStart;
 
   // Rows and columns of a warp, relative to the thread block.
   static HEARTH_HOST_DEVICE int FirstTile(int warp) { return warp % kColumnWarps * kColumnTiles; }
@@ -254,21 +220,22 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
           const int64_t at =
               static_cast<int64_t>(first + block) * quantized.stride + first_row + row;
           Copy16(&to->scales[block][row], quantized.scales + at);
-          if constexpr (kHasLeast) Copy16(&to->sums[block][row], quantized.sums + at);
         }
       }
     }
   }
 
-  // A block's rows in registers: integers, scales and sums of the warp's rows.
+  // A block's rows in registers: integers, scales, and sums of the integers (only if kHasLeast).
   struct RowBlock {
     PerThread<uint32_t, kRowTiles * 2, kWarps> ints;
-    PerThread<float, kRowTiles * 2, kWarps> scales, sums;
+    PerThread<float, kRowTiles * 2, kWarps> scales;
+    PerThread<int32_t, kRowTiles * 4, kWarps> sums;
   };
   // A block's weights of 16 columns: integers, scales and least values of columns g and g + 8, and
-  // the parts of both halves: [column][half].
+  // the parts of both halves: [column][half]. If kHasParts, `ints` holds the first half of the
+  // inputs and `others` the second half; the other words are 0.
   struct ColumnBlock {
-    PerThread<uint32_t, 4, kWarps> ints;
+    PerThread<uint32_t, 4, kWarps> ints, others;
     PerThread<float, 2, kWarps> scales, leasts;
     PerThread<float, 4, kWarps> parts;
   };
@@ -283,6 +250,7 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
         if (block >= left) break;
         RowBlock row_block;
         FOR_LANES(lane) { LoadRowBlock(stage, block, warp, lane, &row_block); }
+        if constexpr (kHasLeast) SumRows(used - FirstRow(warp), warp, &row_block);
         HEARTH_UNROLL
         for (int tile = 0; tile < kColumnTiles; ++tile) {
           ColumnBlock columns;
@@ -306,9 +274,18 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
       for (int i = 0; i < 2; ++i) {
         to->ints.At(warp, lane)[2 * n + i] = words.v[i];
         to->scales.At(warp, lane)[2 * n + i] = scales.v[i];
-        if constexpr (kHasLeast) to->sums.At(warp, lane)[2 * n + i] = stage.sums[block][row + i];
       }
     }
+  }
+
+  // Adds the integers of each row, as a product with weights of 1.
+  static HEARTH_HOST_DEVICE void SumRows(int used, int warp, RowBlock* rows) {
+    PerThread<uint32_t, 4, kWarps> ones;
+    FOR_LANES(lane) {
+      HEARTH_UNROLL
+      for (int i = 0; i < 4; ++i) ones.At(warp, lane)[i] = 0x01010101u;
+    }
+    MultiplyIntegers<true, kRowTiles>(&ones, &rows->ints, kWideStart, used, warp, &rows->sums);
   }
 
   static HEARTH_HOST_DEVICE void LoadColumnBlock(const unsigned char* from, int warp, int lane,
@@ -324,7 +301,10 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
     } else {
       const Word4 words = LoadWord4(from + lane * 16);
       HEARTH_UNROLL
-      for (int i = 0; i < 4; ++i) ints[i] = words.v[i];
+      for (int i = 0; i < 4; ++i) {
+        ints[i] = kHasParts && i >= 2 ? 0 : words.v[i];
+        to->others.At(warp, lane)[i] = i < 2 ? 0 : words.v[i];
+      }
     }
     HEARTH_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -344,40 +324,37 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
   template <class Chains>
   HEARTH_HOST_DEVICE void AddBlock(RowBlock* row_block, ColumnBlock* columns, int tile, int used,
                                    int warp, Chains* chains) const {
-    constexpr bool kIsSigned = kForm != IntegerForm::kInt4Least;
     PerThread<int32_t, kRowTiles * 4, kWarps> sums, others;
+    MultiplyIntegers<kForm != IntegerForm::kInt4Least, kRowTiles>(&columns->ints, &row_block->ints,
+                                                                  kStart, used, warp, &sums);
     if constexpr (kHasParts) {
-      MultiplyIntegers<true, StepHalf::kFirst, kRowTiles>(&columns->ints, &row_block->ints, kStart,
-                                                          used, warp, &sums);
-      MultiplyIntegers<true, StepHalf::kSecond, kRowTiles>(&columns->ints, &row_block->ints, kStart,
-                                                           used, warp, &others);
-    } else {
-      MultiplyIntegers<kIsSigned, StepHalf::kBoth, kRowTiles>(&columns->ints, &row_block->ints,
-                                                              kStart, used, warp, &sums);
+      MultiplyIntegers<true, kRowTiles>(&columns->others, &row_block->ints, kStart, used, warp,
+                                        &others);
     }
     FOR_LANES(lane) {
       float* to = chains->At(warp, lane) + tile * kRowTiles * 4;
       HEARTH_UNROLL
       for (int i = 0; i < kRowTiles * 4; ++i) {
         const int row = i / 4 * 2 + i % 2, column = i % 4 / 2;
-        float sum = FloatOfSum(sums.At(warp, lane)[i]);
+        float sum = FloatOfSum(sums.At(warp, lane)[i], kStart);
         if constexpr (kHasParts) {
           const float* parts = columns->parts.At(warp, lane) + 2 * column;
-          sum =
-              exact::Fma(sum, parts[0], exact::Mul(FloatOfSum(others.At(warp, lane)[i]), parts[1]));
+          sum = exact::Fma(sum, parts[0],
+                           exact::Mul(FloatOfSum(others.At(warp, lane)[i], kStart), parts[1]));
         }
         const float d = row_block->scales.At(warp, lane)[row];
         to[i] = exact::Fma(sum, exact::Mul(d, columns->scales.At(warp, lane)[column]), to[i]);
         if constexpr (kHasLeast) {
-          to[i] = exact::Fma(row_block->sums.At(warp, lane)[row],
+          to[i] = exact::Fma(FloatOfSum(row_block->sums.At(warp, lane)[i], kWideStart),
                              exact::Mul(d, columns->leasts.At(warp, lane)[column]), to[i]);
         }
       }
     }
   }
 
-  static HEARTH_HOST_DEVICE float FloatOfSum(int32_t sum) {
-    return exact::Sub(exact::FloatOf(static_cast<uint32_t>(sum)), kStartValue);
+  static HEARTH_HOST_DEVICE float FloatOfSum(int32_t sum, int32_t start) {
+    return exact::Sub(exact::FloatOf(static_cast<uint32_t>(sum)),
+                      exact::FloatOf(static_cast<uint32_t>(start)));
   }
 
   template <class Chains>

@@ -197,8 +197,8 @@ INSTANTIATE_TEST_SUITE_P(Arithmetics, DeviceAdapterTest,
                          testing::Values(Arithmetic::kFloat32, Arithmetic::kBFloat16,
                                          Arithmetic::kInt8),
                          [](const auto& info) {
-                           constexpr const char* kNames[] = {"Float32", "Int8", "Bf16"};
-                           return kNames[static_cast<int>(info.param)];
+                           if (info.param == Arithmetic::kInt8) return "Int8";
+                           return info.param == Arithmetic::kFloat32 ? "Float32" : "Bf16";
                          });
 
 }  // namespace

@@ -111,14 +111,12 @@ std::vector<float> OnDevice(EmulatedDevice* device, const Matrix& matrix, const 
   const int padded = IntegerRows::PaddedRows(rows);
   const size_t count = static_cast<size_t>(padded * IntegerBlocks(of.inputs));
   arguments.quantized = {static_cast<unsigned char*>(device->Allocate(count * 32)),
-                         static_cast<float*>(device->Allocate(count * sizeof(float))),
                          static_cast<float*>(device->Allocate(count * sizeof(float))), padded};
   device->Launch(kQuantizeProgram, &arguments, QuantizeProgram::Blocks(rows, of.inputs));
   device->Launch(IntegerProductNumber(matrix.form(), tiling), &arguments,
                  BlocksOf(IntegerFactsOf(tiling), rows, of.columns));
   device->Free(arguments.quantized.ints);
   device->Free(arguments.quantized.scales);
-  device->Free(arguments.quantized.sums);
   std::vector<float> outputs;
   for (int row = 0; row < rows; ++row) {
     const auto begin = y.begin() + row * stride;
