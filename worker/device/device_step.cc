@@ -41,6 +41,11 @@ int AttendNumber(int tile_rows) {
 
 void Nothing(const char*, int) {}
 
+// Returns the largest number of inputs of a layer's product.
+int WidestInput(const DeviceShape& shape) {
+  return std::max({shape.hidden, shape.attended(), shape.intermediate});
+}
+
 }  // namespace
 
 DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits)
@@ -57,11 +62,18 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   buffers_.qkv = NewFloats(rows * shape_.qkv());
   buffers_.attended = NewFloats(rows * shape_.attended());
   buffers_.projected = NewFloats(rows * shape_.hidden);
-  buffers_.gated = NewFloats(rows * shape_.intermediate);
+  buffers_.gated = NewFloats(PackedPitch() * WidestInput(shape_));
   buffers_.logits = NewFloats(int64_t{std::max(limits.wanted, kGraphRows)} * shape_.vocabulary);
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
+}
+
+void DeviceStep::UseWarpgroups(bool use) {
+  constexpr int kInputs = WarpgroupArguments::kInputGrain;
+  uses_warpgroups_ = use && model_->multiplies_bf16 && shape_.hidden % kInputs == 0 &&
+                     shape_.attended() % kInputs == 0 && shape_.intermediate % kInputs == 0;
+  choices_.clear();  // they may be numbers of other tilings
 }
 
 int DeviceStep::RowsOfGraph(int rows) {
@@ -72,9 +84,16 @@ int DeviceStep::RowsOfGraph(int rows) {
 }
 
 void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
+  rows = RowsOfGraph(rows);
   choices_[rows] = choice;
   graphs_.erase(rows);
   graphs_.erase(-rows);
+}
+
+void DeviceStep::UseChoicesOf(const DeviceStep& other) {
+  choices_ = other.choices_;
+  uses_warpgroups_ = other.uses_warpgroups_;
+  SetOverlapRows(other.overlap_rows_);
 }
 
 void DeviceStep::SetOverlapRows(int rows) {
@@ -82,15 +101,22 @@ void DeviceStep::SetOverlapRows(int rows) {
   graphs_.clear();
 }
 
+ProductKind DeviceStep::KindFor(StepProduct product, int rows) const {
+  if (!model_->multiplies_bf16) return ProductKind::kFloat;
+  return uses_warpgroups_ && rows > kGraphRows && product != kHead ? ProductKind::kWarpgroup
+                                                                   : ProductKind::kBf16;
+}
+
 ProductChoice DeviceStep::ChoiceFor(int rows) const {
-  if (const auto at = choices_.find(rows); at != choices_.end()) return at->second;
-  const DeviceLayer& layer = model_->layers[0];
-  const auto choose = [&](const DeviceMatrix& matrix, bool is_pair, int of_rows) {
-    return ChooseProduct(of_rows, matrix, is_pair, device_->processors(), device_->shared_bytes());
-  };
-  return {choose(layer.qkv, false, rows), choose(layer.out, false, rows),
-          choose(layer.gate_up, true, rows), choose(layer.down, false, rows),
-          choose(model_->head, false, std::min(rows, kGraphRows))};
+  if (const auto at = choices_.find(RowsOfGraph(rows)); at != choices_.end()) return at->second;
+  ProductChoice choice;
+  for (const StepProduct product : {kQkv, kOut, kGateUp, kDown, kHead}) {
+    const int of_rows = product == kHead ? std::min(rows, kGraphRows) : rows;
+    choice[product] =
+        ChooseTiling(KindFor(product, of_rows), of_rows, MatrixOf(product, 0), product == kGateUp,
+                     device_->processors(), device_->shared_bytes());
+  }
+  return choice;
 }
 
 const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
@@ -100,6 +126,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false);
     last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows)};
+    if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
     LaunchAll(last_, Nothing);
     return buffers_.logits;
   }
@@ -129,26 +156,55 @@ void DeviceStep::Repeat() {
 
 void DeviceStep::RunSlowly(const Before& before) { LaunchAll(last_, before); }
 
-void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
-                               int x_stride, float* y, int y_stride, int rows,
-                               const int32_t* row_numbers, float softcap) {
-  assert(rows >= 1 && matrix.inputs <= x_stride && matrix.outputs <= y_stride);
-  ProductArguments product = {};
-  product.matrix = matrix;
-  product.x = x;
-  product.row_numbers = row_numbers;
-  product.y = y;
-  product.rows = rows;
-  product.x_stride = x_stride;
-  product.y_stride = y_stride;
-  product.softcap = softcap;
-  if (model_->multiplies_bf16) {
-    const int tiling = ChooseBf16Product(rows);
-    return device_->Launch(Bf16ProductNumber(tiling, is_pair), &product,
-                           BlocksOf(Bf16FactsOf(tiling), rows, matrix.columns));
+const DeviceMatrix& DeviceStep::MatrixOf(StepProduct product, int layer) const {
+  const DeviceLayer& of = model_->layers[static_cast<size_t>(layer)];
+  const DeviceMatrix* all[] = {&of.qkv, &of.out, &of.gate_up, &of.down, &model_->head};
+  return *all[product];
+}
+
+DeviceStep::Ends DeviceStep::EndsOf(StepProduct product) const {
+  const Ends all[] = {{buffers_.normed, shape_.hidden, buffers_.qkv, shape_.qkv()},
+                      {buffers_.attended, shape_.attended(), buffers_.projected, shape_.hidden},
+                      {buffers_.normed, shape_.hidden, buffers_.gated, shape_.intermediate},
+                      {buffers_.gated, shape_.intermediate, buffers_.projected, shape_.hidden},
+                      {buffers_.normed, shape_.hidden, buffers_.logits, shape_.vocabulary}};
+  return all[product];
+}
+
+void DeviceStep::LaunchProduct(StepProduct product, int layer, int tiling, int rows,
+                               const int32_t* row_numbers) {
+  const ProductKind kind = KindFor(product, rows);
+  if (kind == ProductKind::kWarpgroup) return LaunchWarpgroups(product, layer, tiling, rows);
+  const Ends ends = EndsOf(product);
+  ProductArguments arguments = {};
+  arguments.matrix = MatrixOf(product, layer);
+  arguments.x = ends.x;
+  arguments.row_numbers = row_numbers;
+  arguments.y = ends.y;
+  arguments.rows = rows;
+  arguments.x_stride = ends.x_stride;
+  arguments.y_stride = ends.y_stride;
+  arguments.softcap = product == kHead ? shape_.logit_softcap : 0;
+  device_->Launch(ProductNumber(kind, tiling, product == kGateUp), &arguments,
+                  BlocksOf(FactsOf(kind, tiling), rows, arguments.matrix.columns));
+}
+
+void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows) {
+  const int64_t pitch = PackedPitch();
+  auto* const memory = reinterpret_cast<uint16_t*>(buffers_.gated);
+  const Bf16Rows gated = {memory, static_cast<int>(pitch)},
+                 packed = {memory + pitch * WidestInput(shape_), static_cast<int>(pitch)};
+  const Ends ends = EndsOf(product);
+  const DeviceMatrix& matrix = MatrixOf(product, layer);
+  if (product != kDown) {
+    const PackRowsProgram pack = {ends.x, packed, rows, matrix.inputs, ends.x_stride};
+    Launch(device_, pack, PackRowsProgram::Blocks(rows, matrix.inputs));
   }
-  device_->Launch(ProductNumber(shape, is_pair), &product,
-                  BlocksOf(FactsOf(shape), rows, matrix.columns));
+  WarpgroupArguments arguments = {
+      matrix, product == kDown ? gated : packed, gated, ends.y, rows, ends.y_stride};
+  constexpr ProductKind kKind = ProductKind::kWarpgroup;
+  device_->Launch(ProductNumber(kKind, tiling, product == kGateUp), &arguments,
+                  BlocksOf(FactsOf(kKind, tiling), rows, matrix.columns));
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
@@ -202,22 +258,17 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
 void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) {
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
   const bool is_last = layer + 1 == shape_.layers();
-  const ProductChoice& choice = form.choice;
-  before("qkv", layer);
-  LaunchProduct(choice.qkv, false, weights.qkv, buffers_.normed, shape_.hidden, buffers_.qkv,
-                shape_.qkv(), form.rows, nullptr, 0);
+  const auto product = [&](const char* name, StepProduct of) {
+    before(name, layer);
+    LaunchProduct(of, layer, form.choice[of], form.rows);
+  };
+  product("qkv", kQkv);
   LaunchAttention(form, layer, before);
-  before("out", layer);
-  LaunchProduct(choice.out, false, weights.out, buffers_.attended, shape_.attended(),
-                buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
+  product("out", kOut);
   before("norm 1", layer);
   LaunchNorm(form, weights.post_attention_norm, weights.pre_feedforward_norm);
-  before("gate, up", layer);
-  LaunchProduct(choice.gate_up, true, weights.gate_up, buffers_.normed, shape_.hidden,
-                buffers_.gated, shape_.intermediate, form.rows, nullptr, 0);
-  before("down", layer);
-  LaunchProduct(choice.down, false, weights.down, buffers_.gated, shape_.intermediate,
-                buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
+  product("gate, up", kGateUp);
+  product("down", kDown);
   before("norm 2", layer);
   LaunchNorm(
       form, weights.post_feedforward_norm,
@@ -240,9 +291,7 @@ void DeviceStep::LaunchAll(const Form& form, const Before& before) {
   for (int layer = 0; layer < shape_.layers(); ++layer) LaunchLayer(form, layer, before);
   if (form.wanted == 0) return;
   before("head", 0);
-  LaunchProduct(form.choice.head, false, model_->head, buffers_.normed, shape_.hidden,
-                buffers_.logits, shape_.vocabulary, form.wanted, form.plan->table().wanted,
-                shape_.logit_softcap);
+  LaunchProduct(kHead, 0, form.choice[kHead], form.wanted, form.plan->table().wanted);
 }
 
 }  // namespace hearth

@@ -10,8 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/open_device.h"
+#include "worker/device/product_tuning.h"
 #include "worker/device/program_list.h"
 #include "worker/device/row_programs.h"
+#include "worker/device/warpgroup_check.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/fused_dot.h"
 #include "worker/model/invariant/invariant_gemma.h"
@@ -421,11 +423,28 @@ absl::Status DeviceForward::TestFusedDot() {
       differing, " of ", kRows * kColumns, " sums differ): use --arithmetic auto"));
 }
 
+void DeviceForward::ChooseProducts() {
+  constexpr double kTuningUs = 5e5;
+  notes_.clear();
+  if (model_.multiplies_bf16 && device_->has_warpgroups()) {
+    const int differing = DifferingWarpgroupOutputs(device_.get());
+    step_->UseWarpgroups(differing == 0);
+    if (differing > 0) {
+      notes_.push_back(absl::StrCat("products of many rows: ", differing,
+                                    " outputs of wgmma differ ",
+                                    "from those of mma.sync, so steps use mma.sync"));
+    }
+  }
+  const std::string tuned = ProductTuner(device_.get(), &model_, step_.get()).Tune(kTuningUs);
+  if (!tuned.empty()) notes_.push_back(tuned);
+}
+
 absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
   const FloatMode mode;
   if (model_.multiplies_bf16) {
     if (absl::Status held = TestFusedDot(); !held.ok()) return held;
   }
+  ChooseProducts();
   const ModelConfig& config = weights_->config();
   auto layout = std::make_shared<KvLayout>(layout_);
   const std::vector<int> layers = TestedLayers(config, layout.get());
@@ -457,6 +476,7 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
   }
   ExtendRotations(rows);
   DeviceStep step(device_.get(), &model, {rows, limits_.wanted, 1024, 2 * rows});
+  step.UseChoicesOf(*step_);
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const std::vector<std::byte*> local = on_device.BlocksOf(LayerGroup::kLocal),
                                 global = on_device.BlocksOf(LayerGroup::kGlobal);

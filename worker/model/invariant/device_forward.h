@@ -38,8 +38,10 @@ class DeviceForward : public Forward {
   // With products in bfloat16, first compares single steps of the device's matrix instruction with
   // FusedDot. Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
-  // the same bits. The steps use every shape of the matrix product.
+  // the same bits. Before this, chooses how products are computed: measures the tilings if the
+  // device can, and uses warpgroup instructions if they give the bits of mma.sync.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
+  std::vector<std::string> notes() const override { return notes_; }
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
   std::string device_kind() const override { return device_->kind(); }
@@ -65,6 +67,7 @@ class DeviceForward : public Forward {
                 const KvLayout& layout, ThreadPool* pool);
   absl::Status Upload();
   absl::Status TestFusedDot();
+  void ChooseProducts();
   void ExtendRotations(int64_t positions);
   absl::Status RunPiece(Piece* piece);
   absl::Status Failure() const;
@@ -79,6 +82,7 @@ class DeviceForward : public Forward {
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace hearth

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,8 @@ class Forward {
   // is tested with steps up to `limits`, a device with fixed steps. Returns the number of steps.
   // kFailedPrecondition: the message names the first difference.
   virtual absl::StatusOr<int> SelfTest(const StepLimits& limits) = 0;
+  // Returns notes about the self-test for the log, one sentence each.
+  virtual std::vector<std::string> notes() const { return {}; }
   // Returns the memory that holds the KV blocks.
   virtual std::shared_ptr<BlockMemory> memory() const = 0;
   // Returns the number of rows in a step of one sequence at which the time per row is lowest.

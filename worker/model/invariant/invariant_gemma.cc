@@ -184,6 +184,7 @@ absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const St
   const absl::StatusOr<int> steps = forward_->SelfTest(limits);
   if (!steps.ok()) return steps.status();
   if (!file.empty()) WriteCacheFile(file, kSelfTestHeld);
+  for (const std::string& note : forward_->notes()) notes_.push_back(note);
   notes_.push_back(absl::StrCat("self-test of the class invariant: passed in ", *steps, " steps, ",
                                 absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
   return absl::OkStatus();
