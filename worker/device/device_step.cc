@@ -26,17 +26,17 @@ StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
   return {limits.rows, limits.wanted, 2 * limits.rows, limits.blocks, kManyTileRows};
 }
 
-// Returns the number of AttendProgram<tile_rows>. AttendProgram has the same members for every
-// kTileRows, so AttendProgram<1> can hold the arguments of each.
-int AttendNumber(int tile_rows) {
-  constexpr int kNumbers[] = {kProgramNumber<AttendProgram<1>>, kProgramNumber<AttendProgram<2>>,
-                              kProgramNumber<AttendProgram<4>>, kProgramNumber<AttendProgram<8>>,
-                              kProgramNumber<AttendProgram<16>>};
-  static_assert(sizeof(AttendProgram<16>) == sizeof(AttendProgram<1>));
+// Returns the number of AttendProgram<tile_rows, float or BFloat16>. All AttendPrograms have the
+// same members, so AnyAttend can hold the arguments of each.
+using AnyAttend = AttendProgram<1, float>;
+int AttendNumber(int tile_rows, bool kv_is_bf16) {
+  constexpr int kFirst = kProgramNumber<AnyAttend>, kCount = AttendProgramsOf<float>::kCount;
+  static_assert(kProgramNumber<AttendProgram<1, BFloat16>> == kFirst + kCount);
+  static_assert(sizeof(AttendProgram<16, BFloat16>) == sizeof(AnyAttend));
   int number = 0;
   while (1 << number < tile_rows) ++number;
-  assert(tile_rows == 1 << number && number < 5);
-  return kNumbers[number];
+  assert(tile_rows == 1 << number && number < kCount);
+  return kFirst + number + (kv_is_bf16 ? kCount : 0);
 }
 
 void Nothing(const char*, int) {}
@@ -54,7 +54,8 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
       model_(model),
       shape_(model->shape),
       few_(device, shape_, FewCapacity(shape_, limits)),
-      many_(device, shape_, ManyCapacity(shape_, limits)) {
+      many_(device, shape_, ManyCapacity(shape_, limits)),
+      adapters_(device, &shape_, limits.rows) {
   assert(limits.rows >= 1 && shape_.heads % shape_.kv_heads == 0);
   const int64_t rows = limits.rows;
   buffers_.x = NewFloats(rows * shape_.hidden);
@@ -86,8 +87,10 @@ int DeviceStep::RowsOfGraph(int rows) {
 void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
   rows = RowsOfGraph(rows);
   choices_[rows] = choice;
-  graphs_.erase(rows);
-  graphs_.erase(-rows);
+  for (auto& graphs : graphs_) {
+    graphs.erase(rows);
+    graphs.erase(-rows);
+  }
 }
 
 void DeviceStep::UseChoicesOf(const DeviceStep& other) {
@@ -98,13 +101,17 @@ void DeviceStep::UseChoicesOf(const DeviceStep& other) {
 
 void DeviceStep::SetOverlapRows(int rows) {
   overlap_rows_ = rows;
-  graphs_.clear();
+  for (auto& graphs : graphs_) graphs.clear();
+}
+
+int DeviceStep::AddAdapter(absl::Span<const AdapterLayer> layers) {
+  graphs_[1].clear();
+  return adapters_.Add(layers);
 }
 
 ProductKind DeviceStep::KindFor(StepProduct product, int rows) const {
-  if (!model_->multiplies_bf16) return ProductKind::kFloat;
-  return uses_warpgroups_ && rows > kGraphRows && product != kHead ? ProductKind::kWarpgroup
-                                                                   : ProductKind::kBf16;
+  const bool is_many = rows > kGraphRows && product != kHead;
+  return uses_warpgroups_ && is_many ? ProductKind::kWarpgroup : RowKind();
 }
 
 ProductChoice DeviceStep::ChoiceFor(int rows) const {
@@ -125,7 +132,8 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
   assert(rows >= 1);
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false);
-    last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows)};
+    last_ = {&many_, rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows)};
+    if (uses_warpgroups_ && last_.adapter_runs > 0) last_.choice.fill(ChooseBf16Product(rows));
     if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
     LaunchAll(last_, Nothing);
     return buffers_.logits;
@@ -133,9 +141,10 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
   few_.Write(parts, true);
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
-  last_ = {&few_, of_graph, wants ? of_graph : 0, true, ChoiceFor(of_graph)};
+  const int runs = few_.adapter_runs() > 0 ? std::min(of_graph, kAdapterTileRows) : 0;
+  last_ = {&few_, of_graph, wants ? of_graph : 0, true, runs, ChoiceFor(of_graph)};
   assert(rows <= of_graph && few_.wanted() <= of_graph);
-  std::unique_ptr<DeviceGraph>& graph = graphs_[wants ? of_graph : -of_graph];
+  std::unique_ptr<DeviceGraph>& graph = GraphOf(last_);
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
   graph->Replay();
   return buffers_.logits;
@@ -150,7 +159,7 @@ void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
 
 void DeviceStep::Repeat() {
   assert(last_.plan != nullptr);
-  if (last_.splits) return graphs_.at(last_.wanted > 0 ? last_.rows : -last_.rows)->Replay();
+  if (last_.splits) return GraphOf(last_)->Replay();
   LaunchAll(last_, Nothing);
 }
 
@@ -171,22 +180,21 @@ DeviceStep::Ends DeviceStep::EndsOf(StepProduct product) const {
   return all[product];
 }
 
+void DeviceStep::Multiply(ProductKind kind, int tiling, bool is_pair, const DeviceMatrix& matrix,
+                          const Ends& ends, int rows, const int32_t* row_numbers, float softcap) {
+  assert(rows >= 1 && matrix.inputs <= ends.x_stride && matrix.outputs <= ends.y_stride);
+  const ProductArguments product = {matrix, ends.x,        row_numbers,   ends.y,
+                                    rows,   ends.x_stride, ends.y_stride, softcap};
+  device_->Launch(ProductNumber(kind, tiling, is_pair), &product,
+                  BlocksOf(FactsOf(kind, tiling), rows, matrix.columns));
+}
+
 void DeviceStep::LaunchProduct(StepProduct product, int layer, int tiling, int rows,
                                const int32_t* row_numbers) {
   const ProductKind kind = KindFor(product, rows);
   if (kind == ProductKind::kWarpgroup) return LaunchWarpgroups(product, layer, tiling, rows);
-  const Ends ends = EndsOf(product);
-  ProductArguments arguments = {};
-  arguments.matrix = MatrixOf(product, layer);
-  arguments.x = ends.x;
-  arguments.row_numbers = row_numbers;
-  arguments.y = ends.y;
-  arguments.rows = rows;
-  arguments.x_stride = ends.x_stride;
-  arguments.y_stride = ends.y_stride;
-  arguments.softcap = product == kHead ? shape_.logit_softcap : 0;
-  device_->Launch(ProductNumber(kind, tiling, product == kGateUp), &arguments,
-                  BlocksOf(FactsOf(kind, tiling), rows, arguments.matrix.columns));
+  Multiply(kind, tiling, product == kGateUp, MatrixOf(product, layer), EndsOf(product), rows,
+           row_numbers, product == kHead ? shape_.logit_softcap : 0);
 }
 
 void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows) {
@@ -205,6 +213,30 @@ void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, in
   constexpr ProductKind kKind = ProductKind::kWarpgroup;
   device_->Launch(ProductNumber(kKind, tiling, product == kGateUp), &arguments,
                   BlocksOf(FactsOf(kKind, tiling), rows, matrix.columns));
+}
+
+void DeviceStep::LaunchAdapters(const Form& form, int layer, StepProduct product) {
+  static_assert(int{DeviceAdapters::kQkv} == kQkv && int{DeviceAdapters::kDown} == kDown);
+  const auto of = static_cast<DeviceAdapters::Product>(product);
+  if (form.adapter_runs == 0 || !adapters_.Changes(of)) return;
+  const Ends ends = EndsOf(product);
+  adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, of, ends.x, ends.y);
+}
+
+// Launches a product and adds the products of adapters, which read and change rows in float32.
+void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product) {
+  const int tiling = form.choice[product];
+  if (form.adapter_runs == 0) return LaunchProduct(product, layer, tiling, form.rows);
+  const bool is_pair = product == kGateUp;
+  DeviceMatrix matrix = MatrixOf(product, layer);
+  Ends ends = EndsOf(product);
+  const bool splits_pair = is_pair && adapters_.Changes(DeviceAdapters::kGateUp);
+  if (splits_pair) {  // the products of both matrices, without GELU
+    matrix.outputs = ends.y_stride = matrix.columns;
+    ends.y = adapters_.pairs();
+  }
+  Multiply(RowKind(), tiling, is_pair && !splits_pair, matrix, ends, form.rows, nullptr, 0);
+  LaunchAdapters(form, layer, product);
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
@@ -228,7 +260,8 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          shape_.kv_heads,
                          shape_.head_dim,
                          shape_.heads / shape_.kv_heads,
-                         is_global ? 0 : shape_.window};
+                         is_global ? 0 : shape_.window,
+                         shape_.kv_is_bf16};
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
   const HeadNormProgram heads = {
@@ -238,7 +271,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
   before("attend", layer);
   const int tile_rows = form.plan->capacity().tile_rows;
-  AttendProgram<1> attend;
+  AnyAttend attend;
   attend.table = form.plan->table();
   attend.place = place;
   attend.is_global = is_global;
@@ -247,7 +280,8 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   attend.attended = buffers_.attended;
   attend.states = states_;
   const int most = form.plan->capacity().items * shape_.kv_heads;
-  device_->Launch(AttendNumber(tile_rows), &attend, std::min(2 * device_->processors(), most));
+  device_->Launch(AttendNumber(tile_rows, shape_.kv_is_bf16), &attend,
+                  std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);
   const CombineProgram combine = {form.plan->table(), place,   is_global,
@@ -260,7 +294,7 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
   const bool is_last = layer + 1 == shape_.layers();
   const auto product = [&](const char* name, StepProduct of) {
     before(name, layer);
-    LaunchProduct(of, layer, form.choice[of], form.rows);
+    LaunchInLayer(form, layer, of);
   };
   product("qkv", kQkv);
   LaunchAttention(form, layer, before);

@@ -1,7 +1,8 @@
 // DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16.
 // Its bits equal those of the CPU kernels. A layer takes nine launches, with warpgroup products
-// twelve. A step of at most kGraphRows rows is replayed from a captured graph; there is one graph
-// for each of 1, 2, 4, ... rows.
+// twelve, and two more for each matrix product that LoRA adapters of the step's rows change. A step
+// of at most kGraphRows rows is replayed from a captured graph; there is one graph for each of 1,
+// 2, 4, ... rows, with and without adapters.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -16,6 +17,7 @@
 #include "absl/types/span.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/device.h"
+#include "worker/device/device_adapters.h"
 #include "worker/device/device_model.h"
 #include "worker/device/product_choice.h"
 #include "worker/device/step_plan.h"
@@ -44,6 +46,10 @@ class DeviceStep {
   // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
 
+  // Adds a LoRA adapter; returns its number for DevicePart::adapter. Errors and requirements are
+  // those of DeviceAdapters::Add.
+  int AddAdapter(absl::Span<const AdapterLayer> layers);
+
   // For measurements. Repeat runs the last step again. RunSlowly launches the programs of the last
   // step one by one, and calls `before(name, layer)` before each launch.
   void Repeat();
@@ -65,8 +71,9 @@ class DeviceStep {
   // In steps of at most `rows` rows, launches may overlap (Device::SetOverlap).
   void SetOverlapRows(int rows);
   static int RowsOfGraph(int rows);
-  // Steps of more than kGraphRows rows use WarpgroupProductProgram, if the products are in bfloat16
-  // and the model's shape fits. REQUIRES: the device has_warpgroups(). Default: false.
+  // Steps of more than kGraphRows rows use WarpgroupProductProgram, if the products are in
+  // bfloat16, the model's shape fits, and no row has an adapter. REQUIRES: the device
+  // has_warpgroups(). Default: false.
   void UseWarpgroups(bool use);
 
  private:
@@ -90,13 +97,26 @@ class DeviceStep {
     const StepPlan* plan;
     int rows, wanted;
     bool splits;
+    int adapter_runs;  // runs of a tile (StepPlan::adapter_runs), or more; 0: no adapters
     ProductChoice choice;
   };
+  std::unique_ptr<DeviceGraph>& GraphOf(const Form& form) {
+    return graphs_[form.adapter_runs > 0][form.wanted > 0 ? form.rows : -form.rows];
+  }
   void LaunchAll(const Form& form, const Before& before);
   void LaunchLayer(const Form& form, int layer, const Before& before);
   void LaunchAttention(const Form& form, int layer, const Before& before);
+  // A product of the matrix with these ends; `is_pair`: with GELU.
+  void Multiply(ProductKind kind, int tiling, bool is_pair, const DeviceMatrix& matrix,
+                const Ends& ends, int rows, const int32_t* row_numbers, float softcap);
   void LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows);
+  void LaunchInLayer(const Form& form, int layer, StepProduct product);
+  void LaunchAdapters(const Form& form, int layer, StepProduct product);
   void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
+  // How products of rows in float32 are computed.
+  ProductKind RowKind() const {
+    return model_->multiplies_bf16 ? ProductKind::kBf16 : ProductKind::kFloat;
+  }
   // Rows of a Bf16Rows for the largest step.
   int64_t PackedPitch() const {
     constexpr int kGrain = Bf16Rows::kGrain;
@@ -116,7 +136,8 @@ class DeviceStep {
   int overlap_rows_ = 8;
   bool uses_warpgroups_ = false;
   std::map<int, ProductChoice> choices_;
-  std::map<int, std::unique_ptr<DeviceGraph>> graphs_;
+  DeviceAdapters adapters_;
+  std::map<int, std::unique_ptr<DeviceGraph>> graphs_[2];  // [1]: with adapters
   Form last_ = {};
 };
 

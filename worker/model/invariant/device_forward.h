@@ -35,6 +35,7 @@ class DeviceForward : public Forward {
                                                              ThreadPool* pool);
 
   absl::Status Run(Parts parts) override;
+  absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
   // With products in bfloat16, first compares single steps of the device's matrix instruction with
   // FusedDot. Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
@@ -70,6 +71,7 @@ class DeviceForward : public Forward {
   void ChooseProducts();
   void ExtendRotations(int64_t positions);
   absl::Status RunPiece(Piece* piece);
+  int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
 
   const std::shared_ptr<Device> device_;
@@ -83,6 +85,8 @@ class DeviceForward : public Forward {
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
   std::vector<std::string> notes_;
+  // the adapters by their number in `step_`
+  std::vector<std::shared_ptr<const LoraAdapter>> adapters_;
 };
 
 }  // namespace hearth
