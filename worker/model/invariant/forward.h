@@ -34,14 +34,14 @@ class Forward {
   // is tested with steps up to `limits`, a device with fixed steps. Returns the number of steps.
   // kFailedPrecondition: the message names the first difference.
   virtual absl::StatusOr<int> SelfTest(const StepLimits& limits) = 0;
-  // Returns notes about the self-test for the log, one sentence each.
-  virtual std::vector<std::string> notes() const { return {}; }
   // Returns the memory that holds the KV blocks.
   virtual std::shared_ptr<BlockMemory> memory() const = 0;
   // Returns the number of rows in a step of one sequence at which the time per row is lowest.
   virtual int alone_rows() const = 0;
   // Returns "cpu", or the device's kind ("cuda" or "emulated").
   virtual std::string device_kind() const = 0;
+  // Returns notes about the device and its self-test for the log, one sentence each.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 }  // namespace hearth

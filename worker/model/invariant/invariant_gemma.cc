@@ -85,7 +85,10 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       weights_(std::move(weights)),
       forward_(std::move(forward)),
       kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
-      notes_(weights_->notes()) {}
+      notes_(weights_->notes()) {
+  const std::vector<std::string> of_device = forward_->notes();
+  notes_.insert(notes_.end(), of_device.begin(), of_device.end());
+}
 
 InvariantGemma::~InvariantGemma() = default;
 
@@ -184,10 +187,12 @@ absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const St
     notes_.push_back("self-test of the class invariant: passed on an earlier start");
     return absl::OkStatus();
   }
+  const size_t noted = forward_->notes().size();
   const absl::StatusOr<int> steps = forward_->SelfTest(limits);
   if (!steps.ok()) return steps.status();
   if (!file.empty()) WriteCacheFile(file, kSelfTestHeld);
-  for (const std::string& note : forward_->notes()) notes_.push_back(note);
+  const std::vector<std::string> of_device = forward_->notes();
+  notes_.insert(notes_.end(), of_device.begin() + static_cast<ptrdiff_t>(noted), of_device.end());
   notes_.push_back(absl::StrCat("self-test of the class invariant: passed in ", *steps, " steps, ",
                                 absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
   return absl::OkStatus();
