@@ -23,10 +23,6 @@ double Milliseconds(absl::Time begin, absl::Time end) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
-  return EmitFrom(absl::MakeSpan(sequence->answer.logits), sequence);
-}
-
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<float> logits,
                                                                    Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
@@ -129,8 +125,7 @@ void AnswerWriter::Dismiss(Sequence* beam) {
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
                                                                    uint32_t rows) {
   GrowingAnswer& answer = sequence->answer;
-  assert(rows >= 1 && answer.logits.size() % rows == 0);
-  const size_t vocabulary = answer.logits.size() / rows;
+  assert(rows >= 1);
   const int begin = sequence->kv->length() - static_cast<int>(rows);
   // `step` stays valid while tokens are appended to the answer.
   const absl::Span<const int32_t> step = sequence->NextTokens(rows);
@@ -138,8 +133,7 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
   uint32_t used = 0;
   bool goes_on = true;
   while (goes_on) {
-    const absl::Span<float> row =
-        absl::MakeSpan(answer.logits).subspan(used * vocabulary, vocabulary);
+    const absl::Span<float> row = answer.logits.Row(used, rows);
     finished = EmitFrom(row, sequence);
     if (!finished.ok()) return finished.status();
     HashRow(row, sequence);

@@ -27,9 +27,11 @@ class AnswerWriter {
                PrefixKeeper* keeper, EngineCounters* counters)
       : layout_(layout), model_(model), planner_(planner), keeper_(keeper), counters_(counters) {}
 
-  // Samples the next token from the sequence's logits and sends it to the caller. Returns the
-  // finish reason if the token was the answer's last.
-  absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  // Samples the next token from `logits` and sends it to the caller. Returns the finish reason if
+  // the token was the answer's last.
+  absl::StatusOr<std::optional<FinishReason>> Emit(const StepLogits& logits, Sequence* sequence) {
+    return EmitFrom(logits.values(), sequence);
+  }
   // Sends all tokens of an answer that ended for `reason`. Returns the finish reason to report:
   // kStop if the caller stopped the answer, else `reason`.
   FinishReason EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens, FinishReason reason);
@@ -38,9 +40,11 @@ class AnswerWriter {
   // differs from the guess. Removes the KV of the unused rows, and hashes the logits of the used
   // rows.
   absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
-  // Hashes the sequence's logits. Logits of tokens after the request's first are hashed only if the
+  // Hashes the logits of a token. Logits of tokens after the request's first are hashed only if the
   // request sets hash_logits.
-  void HashLogits(Sequence* sequence) { HashRow(sequence->answer.logits, sequence); }
+  void HashLogits(const StepLogits& logits, Sequence* sequence) {
+    HashRow(logits.values(), sequence);
+  }
   // Ends a sample with a complete answer. After its last sample, the request ends.
   void Finish(const SequencePtr& sequence, FinishReason reason);
   // Ends a beam without an answer.

@@ -164,6 +164,7 @@ DeviceForward::DeviceForward(std::shared_ptr<Device> device, const InvariantWeig
       weights_(weights),
       layout_(layout),
       pool_(pool),
+      pinned_(std::make_shared<PinnedRows>(device_)),
       arena_(device_.get()) {
   device_->UseThreads(pool->threads(), [pool](int64_t parts, const auto& body) {
     pool->Run(parts, [&body](int64_t part, int) { body(part); });
@@ -254,15 +255,37 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
+// Allocates the memory for the logits of each part. Releases the logits of the previous step first,
+// so that their memory is reused.
+absl::Status DeviceForward::TakeLogits(Parts parts) {
+  const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
+  for (const InvariantPart& part : parts) {
+    if (part.want > 0) part.logits->Resize(0);
+  }
+  for (const InvariantPart& part : parts) {
+    if (part.want == 0) continue;
+    const auto rows = static_cast<size_t>(part.want);
+    std::shared_ptr<float[]> memory = pinned_->Take(rows, vocabulary);
+    if (memory == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the machine has no pinned memory for the logits of ", rows, " tokens"));
+    }
+    part.logits->Set(std::move(memory), rows * vocabulary);
+  }
+  return Failure();
+}
+
+// Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
+// later are valid.
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
+  if (absl::Status taken = TakeLogits(parts); !taken.ok()) return taken;
   Piece piece;
   // KV blocks of each part, by layer group
   std::deque<std::array<std::vector<std::byte*>, 2>> blocks;
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
-    if (part.want > 0) part.logits->resize(static_cast<size_t>(part.want * vocabulary));
     ExtendRotations(begin + tokens);
     blocks.push_back(
         {part.kv->BlocksOf(LayerGroup::kLocal), part.kv->BlocksOf(LayerGroup::kGlobal)});
@@ -274,7 +297,7 @@ absl::Status DeviceForward::Run(Parts parts) {
       const int rows = std::min(
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks)) {
-        if (absl::Status run = RunPiece(&piece); !run.ok()) return run;
+        RunPiece(&piece);
         continue;
       }
       assert(rows >= 1);
@@ -287,7 +310,8 @@ absl::Status DeviceForward::Run(Parts parts) {
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
-        float* to = part.logits->data() + (done - want - (tokens - part.want)) * vocabulary;
+        float* to =
+            part.logits->values().data() + (done - want - (tokens - part.want)) * vocabulary;
         piece.logits.emplace_back(to, want);
       }
       piece.rows += rows;
@@ -295,23 +319,22 @@ absl::Status DeviceForward::Run(Parts parts) {
       piece.blocks += most;
     }
   }
-  return RunPiece(&piece);
+  RunPiece(&piece);
+  device_->Wait();
+  return Failure();
 }
 
-// Runs the collected parts as one DeviceStep and waits for it. If the device fails, the step fails,
-// so rows that are shared or stored later are valid.
-absl::Status DeviceForward::RunPiece(Piece* piece) {
+// Starts the collected parts as one DeviceStep, and the copies of its logits.
+void DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
   const float* logits = step_->Run(piece->parts);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
-    device_->CopyOut(to, logits, values * sizeof(float));
+    device_->StartCopyOut(to, logits, values * sizeof(float));
     logits += values;
   }
-  device_->Wait();
   *piece = Piece();
-  return Failure();
 }
 
 // --- self-test ---

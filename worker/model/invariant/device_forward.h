@@ -21,6 +21,7 @@
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/forward.h"
 #include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/invariant/pinned_rows.h"
 
 namespace hearth {
 
@@ -66,7 +67,8 @@ class DeviceForward : public Forward {
   absl::Status Upload();
   absl::Status TestFusedDot();
   void ExtendRotations(int64_t positions);
-  absl::Status RunPiece(Piece* piece);
+  absl::Status TakeLogits(Parts parts);
+  void RunPiece(Piece* piece);
   absl::Status Failure() const;
 
   const std::shared_ptr<Device> device_;
@@ -74,6 +76,7 @@ class DeviceForward : public Forward {
   const InvariantWeights* const weights_;
   const KvLayout layout_;
   ThreadPool* const pool_;
+  const std::shared_ptr<PinnedRows> pinned_;
   DeviceStepLimits limits_;
   DeviceArena arena_;
   DeviceModel model_;

@@ -20,6 +20,7 @@
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/invariant_kv.h"
 #include "worker/model/model_config.h"
+#include "worker/model/step_logits.h"
 
 namespace hearth {
 
@@ -31,7 +32,7 @@ struct InvariantPart {
   InvariantKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
   int want = 0;
-  std::vector<float>* logits = nullptr;
+  StepLogits* logits = nullptr;
 };
 
 // Maximum logits of a step: 2^28 floats, 1 GiB.
