@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "worker/device/argmax_program.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
@@ -72,7 +73,8 @@ using FloatPrograms = decltype(Joined(
              AttendProgram<2>, AttendProgram<4>, AttendProgram<8>, AttendProgram<16>>(),
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 9, kFirstBf16Product = FloatPrograms::kCount;
-using ProgramList = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
+using ProgramList = decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())),
+                                    TypeList<ArgmaxProgram>()));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>

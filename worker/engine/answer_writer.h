@@ -30,7 +30,7 @@ class AnswerWriter {
   // Samples the next token from `logits` and sends it to the caller. Returns the finish reason if
   // the token was the answer's last.
   absl::StatusOr<std::optional<FinishReason>> Emit(const StepLogits& logits, Sequence* sequence) {
-    return EmitFrom(logits.values(), sequence);
+    return EmitFrom(logits.Row(0, 1), sequence);
   }
   // Sends all tokens of an answer that ended for `reason`. Returns the finish reason to report:
   // kStop if the caller stopped the answer, else `reason`.
@@ -54,10 +54,8 @@ class AnswerWriter {
   void Fail(const SequencePtr& sequence, const absl::Status& status);
 
  private:
-  absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<float> logits,
-                                                       Sequence* sequence);
-  absl::StatusOr<SampledToken> Draw(absl::Span<float> logits, GrammarState* grammar,
-                                    Sequence* sequence);
+  absl::StatusOr<std::optional<FinishReason>> EmitFrom(const LogitRow& row, Sequence* sequence);
+  absl::StatusOr<SampledToken> Draw(const LogitRow& row, GrammarState* grammar, Sequence* sequence);
   bool IsEnd(const Sequence& sequence, int32_t token) const;
   bool IsStop(const Sequence& sequence, int32_t token) const;
   void HashRow(absl::Span<const float> logits, Sequence* sequence);

@@ -281,6 +281,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
       added.tokens = sequence.NextTokens(part.tokens);
       added.logits = &sequence.answer.logits;
       added.wanted = part.tokens;
+      added.greedy = sequence.IsGreedy();
     } else {
       const uint32_t end = sequence.position + part.tokens;
       assert(part.tokens >= 1 && end <= sequence.step_ends.back());
@@ -338,7 +339,7 @@ absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin
     SampledToken& token = reported.emplace_back();
     token.id = prompt[begin + row + 1];
     const absl::Status added = sequence->answer.sampler.AddLogprobs(
-        logits.Row(row, rows), *sequence->request.sampling.prompt_logprobs, &token);
+        logits.Row(row, rows).values, *sequence->request.sampling.prompt_logprobs, &token);
     if (!added.ok()) return added;
     ++reported_tokens;
   }

@@ -182,6 +182,10 @@ struct Sequence {
   // Returns the answer's state in its grammar. Returns null if the request has no grammar.
   GrammarState* GrammarOfNext();
 
+  // Returns whether the next tokens are those of the greatest logits, and nothing else of the
+  // logits is used. REQUIRES: the first token was sampled.
+  bool IsGreedy() const;
+
   // Stops waiting for the lookup, and cancels its calls so that its thread becomes free. Returns
   // true if a lookup may have been running.
   bool StopWaiting();

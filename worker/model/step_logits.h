@@ -1,5 +1,6 @@
 // StepLogits: the logits that a step returns for the last tokens of one sequence. The CPU writes
-// them to a vector; a device copies them to memory that it reaches fast (pinned memory).
+// them to a vector; a device copies them to memory that it reaches fast (pinned memory). If greedy
+// tokens suffice, a device returns only those.
 //
 // Thread safety: none. Ownership: owns the memory. The values are valid until the sequence's next
 // step.
@@ -9,12 +10,20 @@
 #include <cassert>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker/kernels/greedy_key.h"
 
 namespace hearth {
+
+// A row of StepLogits.
+struct LogitRow {
+  absl::Span<float> values;           // [vocabulary]; empty if only `greedy` was returned
+  std::optional<GreedyToken> greedy;  // token of the greatest logit
+};
 
 class StepLogits {
  public:
@@ -27,10 +36,11 @@ class StepLogits {
   // Returns the logits of all rows: [rows][vocabulary].
   absl::Span<float> values() const { return {data_ + first_, size_ - first_}; }
   // Returns row `row` of `rows` rows.
-  absl::Span<float> Row(size_t row, size_t rows) const {
+  LogitRow Row(size_t row, size_t rows) const {
     assert(row < rows && values().size() % rows == 0);
+    if (!greedy_.empty()) return {{}, greedy_.at(row)};
     const size_t vocabulary = values().size() / rows;
-    return values().subspan(row * vocabulary, vocabulary);
+    return {values().subspan(row * vocabulary, vocabulary), std::nullopt};
   }
   bool empty() const { return size_ == first_; }
 
@@ -43,6 +53,11 @@ class StepLogits {
   float* Set(std::shared_ptr<float[]> memory, size_t size) {
     float* const data = memory.get();
     return Use(data, std::move(memory), size);
+  }
+  // Makes the greedy token of each row the result, without logits.
+  void SetGreedy(absl::Span<const GreedyKey> keys) {
+    Use(nullptr, nullptr, 0);
+    for (const GreedyKey key : keys) greedy_.push_back(TokenOfKey(key));
   }
   // Removes all values but the last `size`.
   void KeepLast(size_t size) {
@@ -58,6 +73,7 @@ class StepLogits {
  private:
   float* Use(float* data, std::shared_ptr<float[]> pinned, size_t size) {
     pinned_ = std::move(pinned);
+    greedy_.clear();
     data_ = data;
     first_ = 0;
     size_ = size;
@@ -67,6 +83,7 @@ class StepLogits {
   std::vector<float> host_;
   std::shared_ptr<float[]> pinned_;
   float* data_ = host_.data();
+  std::vector<GreedyToken> greedy_;
   size_t first_ = 0, size_ = 0;  // the values are data_[first_, size_)
 };
 

@@ -38,6 +38,7 @@ struct StepPart {
   StepLogits* logits = nullptr;
   // Number of last tokens whose logits are returned; > 1 only if the model batches.
   uint32_t wanted = 1;
+  bool greedy = false;  // the token of each greatest logit suffices: a device returns no logits
 };
 
 // A loaded low-rank adapter.

@@ -255,31 +255,39 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
-// Allocates the memory for the logits of each part. Releases the logits of the previous step first,
-// so that their memory is reused.
-absl::Status DeviceForward::TakeLogits(Parts parts) {
+// Allocates the memory for the logits of each part, and for greedy keys. Releases the logits of the
+// previous step first, so that their memory is reused.
+absl::Status DeviceForward::TakeResults(Parts parts) {
   const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
+  const auto too_little = [](size_t rows) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine has no pinned memory for the logits of ", rows, " tokens"));
+  };
+  size_t wanted = 0;
+  bool greedy = false;
   for (const InvariantPart& part : parts) {
     if (part.want > 0) part.logits->Resize(0);
   }
   for (const InvariantPart& part : parts) {
     if (part.want == 0) continue;
     const auto rows = static_cast<size_t>(part.want);
+    wanted += rows;
+    greedy = greedy || part.greedy;
+    if (part.greedy) continue;
     std::shared_ptr<float[]> memory = pinned_->Take(rows, vocabulary);
-    if (memory == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the machine has no pinned memory for the logits of ", rows, " tokens"));
-    }
+    if (memory == nullptr) return too_little(rows);
     part.logits->Set(std::move(memory), rows * vocabulary);
   }
-  return Failure();
+  keys_copied_ = 0;
+  keys_ = greedy ? pinned_->Take(wanted, sizeof(GreedyKey) / sizeof(float)) : nullptr;
+  return greedy && keys_ == nullptr ? too_little(wanted) : Failure();
 }
 
 // Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
 // later are valid.
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
-  if (absl::Status taken = TakeLogits(parts); !taken.ok()) return taken;
+  if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
   Piece piece;
   // KV blocks of each part, by layer group
   std::deque<std::array<std::vector<std::byte*>, 2>> blocks;
@@ -310,9 +318,9 @@ absl::Status DeviceForward::Run(Parts parts) {
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
-        float* to =
-            part.logits->values().data() + (done - want - (tokens - part.want)) * vocabulary;
-        piece.logits.emplace_back(to, want);
+        const int64_t first = done - want - (tokens - part.want);
+        float* const to = part.logits->values().data();
+        piece.logits.emplace_back(part.greedy ? nullptr : to + first * vocabulary, want);
       }
       piece.rows += rows;
       piece.wanted += want;
@@ -321,18 +329,32 @@ absl::Status DeviceForward::Run(Parts parts) {
   }
   RunPiece(&piece);
   device_->Wait();
-  return Failure();
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
+  const GreedyKey* keys = reinterpret_cast<const GreedyKey*>(keys_.get());
+  for (const InvariantPart& part : parts) {
+    const auto rows = static_cast<size_t>(part.want);
+    if (part.want > 0 && part.greedy) part.logits->SetGreedy({keys, rows});
+    if (keys != nullptr) keys += rows;
+  }
+  keys_ = nullptr;
+  return absl::OkStatus();
 }
 
-// Starts the collected parts as one DeviceStep, and the copies of its logits.
+// Starts the collected parts as one DeviceStep, and the copies of its logits and greedy keys.
 void DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
   const float* logits = step_->Run(piece->parts);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
-    device_->StartCopyOut(to, logits, values * sizeof(float));
+    if (to != nullptr) device_->StartCopyOut(to, logits, values * sizeof(float));
     logits += values;
+  }
+  if (keys_ != nullptr && piece->wanted > 0) {
+    device_->StartCopyOut(reinterpret_cast<GreedyKey*>(keys_.get()) + keys_copied_,
+                          step_->FindGreatest(),
+                          static_cast<size_t>(piece->wanted) * sizeof(GreedyKey));
+    keys_copied_ += piece->wanted;
   }
   *piece = Piece();
 }

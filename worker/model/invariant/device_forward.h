@@ -56,7 +56,8 @@ class DeviceForward : public Forward {
   // The parts that one DeviceStep computes.
   struct Piece {
     std::vector<DevicePart> parts;
-    // destination of a part's logits, and number of its wanted rows
+    // destination of a part's logits (null: only its keys are copied), and number of its wanted
+    // rows
     std::vector<std::pair<float*, int>> logits;
     int rows = 0, wanted = 0;
     size_t blocks = 0;
@@ -67,7 +68,7 @@ class DeviceForward : public Forward {
   absl::Status Upload();
   absl::Status TestFusedDot();
   void ExtendRotations(int64_t positions);
-  absl::Status TakeLogits(Parts parts);
+  absl::Status TakeResults(Parts parts);
   void RunPiece(Piece* piece);
   absl::Status Failure() const;
 
@@ -82,6 +83,9 @@ class DeviceForward : public Forward {
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
+  // Greedy keys of the wanted rows of a step, in host memory; null if no part wants them.
+  std::shared_ptr<float[]> keys_;
+  int keys_copied_ = 0;
 };
 
 }  // namespace hearth
