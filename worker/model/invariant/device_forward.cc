@@ -16,6 +16,7 @@
 #include "worker/kernels/fused_dot.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/invariant/invariant_self_test.h"
+#include "worker/model/invariant/lora_adapter.h"
 
 namespace hearth {
 namespace {
@@ -33,7 +34,7 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
                             const KvLayout& layout) {
   const ModelConfig& config = weights.config();
   const AttentionConfig& attention = config.attention;
-  using Attend = AttendProgram<1>;
+  using Attend = AttendProgram<1, float>;
   const auto refuse = [&](const std::string& what) {
     return absl::UnimplementedError(
         absl::StrCat("device: ", device.kind(), " does not support ", what));
@@ -41,9 +42,6 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
   if (layout.chunk_tokens > Attend::kSplitMax) {
     return refuse(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens; set --chunk-tokens to ",
                                Attend::kSplitMax, " or less, on all workers of the store"));
-  }
-  if (layout.dtype != KvDtype::kFloat32) {
-    return refuse("keys and values in bfloat16; leave --kv-dtype at auto");
   }
   if (weights.arithmetic() == Arithmetic::kBFloat16 && !device.has_fused_dot()) {
     return refuse(
@@ -147,6 +145,7 @@ DeviceShape ShapeOf(const ModelConfig& config, const KvLayout& layout) {
   shape.head_dim = config.attention.head_dim;
   shape.split = static_cast<int>(layout.chunk_tokens);
   shape.window = config.attention.sliding_window;
+  shape.kv_is_bf16 = layout.dtype == KvDtype::kBFloat16;
   shape.epsilon = static_cast<float>(config.rms_norm_eps);
   shape.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
   shape.attention_softcap = static_cast<float>(config.attention.logit_softcap);
@@ -283,6 +282,24 @@ absl::Status DeviceForward::TakeResults(Parts parts) {
   return greedy && keys_ == nullptr ? too_little(wanted) : Failure();
 }
 
+absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
+  step_->AddAdapter(adapter->layers());
+  adapters_.push_back(adapter);
+  if (device_->error().empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device: ", device_->kind(), " has too little memory for the adapter: ", device_->error(),
+      "; lower --kv-bytes, or use --device cpu"));
+}
+
+// Returns an adapter's number in `step_`, or -1 for null.
+int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
+  if (adapter == nullptr) return -1;
+  const auto at = std::find_if(adapters_.begin(), adapters_.end(),
+                               [adapter](const auto& one) { return one.get() == adapter; });
+  assert(at != adapters_.end());  // AddAdapter was called
+  return static_cast<int>(at - adapters_.begin());
+}
+
 // Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
 // later are valid.
 absl::Status DeviceForward::Run(Parts parts) {
@@ -314,7 +331,8 @@ absl::Status DeviceForward::Run(Parts parts) {
           {part.tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(rows)),
            begin + done,
            want,
-           {own[0], own[1]}});
+           {own[0], own[1]},
+           NumberOf(part.kv->adapter().get())});
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);

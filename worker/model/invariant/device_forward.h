@@ -36,6 +36,7 @@ class DeviceForward : public Forward {
                                                              ThreadPool* pool);
 
   absl::Status Run(Parts parts) override;
+  absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
   // With products in bfloat16, first compares single steps of the device's matrix instruction with
   // FusedDot. Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
@@ -70,6 +71,7 @@ class DeviceForward : public Forward {
   void ExtendRotations(int64_t positions);
   absl::Status TakeResults(Parts parts);
   void RunPiece(Piece* piece);
+  int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
 
   const std::shared_ptr<Device> device_;
@@ -86,6 +88,8 @@ class DeviceForward : public Forward {
   // Greedy keys of the wanted rows of a step, in host memory; null if no part wants them.
   std::shared_ptr<float[]> keys_;
   int keys_copied_ = 0;
+  // the adapters by their number in `step_`
+  std::vector<std::shared_ptr<const LoraAdapter>> adapters_;
 };
 
 }  // namespace hearth

@@ -24,6 +24,11 @@ class Forward {
   // Computes the tokens of the parts and writes their logits. The caller then calls Advance on the
   // sequences. Errors: a failure of the device. REQUIRES: PrepareParts accepted the parts.
   virtual absl::Status Run(Parts parts) = 0;
+  // Prepares for steps whose sequences use the adapter. kResourceExhausted: the device has too
+  // little memory. REQUIRES: no Run is running.
+  virtual absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& /*adapter*/) {
+    return absl::OkStatus();
+  }
   // Checks that on this machine a row's bits do not depend on the other rows of its step. The CPU
   // is tested with steps up to `limits`, a device with fixed steps. Returns the number of steps.
   // kFailedPrecondition: the message names the first difference.

@@ -134,7 +134,10 @@ InvariantGemma::Kv InvariantGemma::NewKv(const KvQuantization& quantization) con
 
 absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
     const std::string& dir) const {
-  return LoraAdapter::Load(dir, config(), pool_.get());
+  auto adapter = LoraAdapter::Load(dir, config(), pool_.get());
+  if (!adapter.ok()) return adapter;
+  if (absl::Status added = forward_->AddAdapter(*adapter); !added.ok()) return added;
+  return adapter;
 }
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
