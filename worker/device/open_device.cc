@@ -1,7 +1,5 @@
 #include "worker/device/open_device.h"
 
-#include <utility>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -13,22 +11,8 @@
 #endif
 
 namespace hearth {
-namespace {
-
-// The function that a test has set; empty if none.
-std::function<std::shared_ptr<Device>()>& MakeEmulatedDevice() {
-  static auto* const make = new std::function<std::shared_ptr<Device>()>;
-  return *make;
-}
-
-}  // namespace
-
-void ReplaceEmulatedDevice(std::function<std::shared_ptr<Device>()> make) {
-  MakeEmulatedDevice() = std::move(make);
-}
 
 absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name) {
-  if (name == kEmulatedDevice && MakeEmulatedDevice()) return MakeEmulatedDevice()();
   if (name == kEmulatedDevice) return std::make_shared<EmulatedDevice>();
   absl::string_view rest = name;
   int number = 0;

@@ -1,10 +1,9 @@
 // OpenDevice: opens the device that the flag --device names.
 //
-// Thread safety: OpenDevice by any thread; ReplaceEmulatedDevice while no other thread opens one.
+// Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_
 #define HEARTH_WORKER_DEVICE_OPEN_DEVICE_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,9 +17,6 @@ inline constexpr char kEmulatedDevice[] = "emulated";
 // `name`: emulated, cuda or cuda:N. Errors: kInvalidArgument for any other name; kUnimplemented if
 // this build does not support the device; kUnavailable if the device cannot be opened.
 absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name);
-
-// For tests: replaces the emulated device that OpenDevice returns; null restores it.
-void ReplaceEmulatedDevice(std::function<std::shared_ptr<Device>()> make);
 
 }  // namespace hearth
 

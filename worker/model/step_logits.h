@@ -50,9 +50,9 @@ class StepLogits {
     return Use(host_.data(), nullptr, size);
   }
   // Makes `memory`, which holds `size` logits, the values. The previous memory is released.
-  float* Set(std::shared_ptr<float[]> memory, size_t size) {
+  void Set(std::shared_ptr<float[]> memory, size_t size) {
     float* const data = memory.get();
-    return Use(data, std::move(memory), size);
+    Use(data, std::move(memory), size);
   }
   // Makes the greedy token of each row the result, without logits.
   void SetGreedy(absl::Span<const GreedyKey> keys) {

@@ -163,7 +163,6 @@ DeviceForward::DeviceForward(std::shared_ptr<Device> device, const InvariantWeig
       weights_(weights),
       layout_(layout),
       pool_(pool),
-      pinned_(std::make_shared<PinnedRows>(device_)),
       arena_(device_.get()) {
   device_->UseThreads(pool->threads(), [pool](int64_t parts, const auto& body) {
     pool->Run(parts, [&body](int64_t part, int) { body(part); });
@@ -254,32 +253,51 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
-// Allocates the memory for the logits of each part, and for greedy keys. Releases the logits of the
-// previous step first, so that their memory is reused.
+// Returns pinned memory; null if there is too little. Pinning takes longer than copying to it, so
+// memory is reused.
+std::shared_ptr<float[]> DeviceForward::TakeFloats(size_t floats) {
+  for (const Pinned& one : pinned_) {
+    if (one.floats >= floats && one.memory.use_count() == 1) return one.memory;
+  }
+  const auto is_free = [](const Pinned& one) { return one.memory.use_count() == 1; };
+  pinned_.erase(std::remove_if(pinned_.begin(), pinned_.end(), is_free), pinned_.end());
+  auto* const memory = static_cast<float*>(device_->AllocateHost(floats * sizeof(float)));
+  if (memory == nullptr) return nullptr;
+  const auto release = [device = device_](float* pinned) { device->FreeHost(pinned); };
+  pinned_.push_back({std::shared_ptr<float[]>(memory, release), floats});
+  return pinned_.back().memory;
+}
+
+// Allocates the memory for the step's results: greedy keys of all wanted rows, then the logits of
+// each part. First releases the logits of the parts' previous step.
 absl::Status DeviceForward::TakeResults(Parts parts) {
   const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
-  const auto too_little = [](size_t rows) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the machine has no pinned memory for the logits of ", rows, " tokens"));
-  };
-  size_t wanted = 0;
-  bool greedy = false;
-  for (const InvariantPart& part : parts) {
-    if (part.want > 0) part.logits->Resize(0);
-  }
+  constexpr size_t kKeyFloats = sizeof(GreedyKey) / sizeof(float);
+  size_t wanted = 0, rows = 0;
   for (const InvariantPart& part : parts) {
     if (part.want == 0) continue;
-    const auto rows = static_cast<size_t>(part.want);
-    wanted += rows;
-    greedy = greedy || part.greedy;
-    if (part.greedy) continue;
-    std::shared_ptr<float[]> memory = pinned_->Take(rows, vocabulary);
-    if (memory == nullptr) return too_little(rows);
-    part.logits->Set(std::move(memory), rows * vocabulary);
+    part.logits->Resize(0);
+    wanted += static_cast<size_t>(part.want);
+    if (!part.greedy) rows += static_cast<size_t>(part.want);
   }
+  keys_ = nullptr;
+  if (wanted == 0) return Failure();
+  const size_t floats = wanted * kKeyFloats + rows * vocabulary;
+  const std::shared_ptr<float[]> memory = TakeFloats(floats);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine has no pinned memory for ", floats, " logits"));
+  }
+  if (wanted > rows) keys_ = reinterpret_cast<GreedyKey*>(memory.get());
   keys_copied_ = 0;
-  keys_ = greedy ? pinned_->Take(wanted, sizeof(GreedyKey) / sizeof(float)) : nullptr;
-  return greedy && keys_ == nullptr ? too_little(wanted) : Failure();
+  float* next = memory.get() + wanted * kKeyFloats;
+  for (const InvariantPart& part : parts) {
+    if (part.want == 0 || part.greedy) continue;
+    const size_t size = static_cast<size_t>(part.want) * vocabulary;
+    part.logits->Set({memory, next}, size);
+    next += size;
+  }
+  return Failure();
 }
 
 absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
@@ -348,13 +366,12 @@ absl::Status DeviceForward::Run(Parts parts) {
   RunPiece(&piece);
   device_->Wait();
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
-  const GreedyKey* keys = reinterpret_cast<const GreedyKey*>(keys_.get());
+  const GreedyKey* keys = keys_;
   for (const InvariantPart& part : parts) {
     const auto rows = static_cast<size_t>(part.want);
     if (part.want > 0 && part.greedy) part.logits->SetGreedy({keys, rows});
     if (keys != nullptr) keys += rows;
   }
-  keys_ = nullptr;
   return absl::OkStatus();
 }
 
@@ -369,8 +386,7 @@ void DeviceForward::RunPiece(Piece* piece) {
     logits += values;
   }
   if (keys_ != nullptr && piece->wanted > 0) {
-    device_->StartCopyOut(reinterpret_cast<GreedyKey*>(keys_.get()) + keys_copied_,
-                          step_->FindGreatest(),
+    device_->StartCopyOut(keys_ + keys_copied_, step_->FindGreatest(),
                           static_cast<size_t>(piece->wanted) * sizeof(GreedyKey));
     keys_copied_ += piece->wanted;
   }

@@ -21,7 +21,6 @@
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/forward.h"
 #include "worker/model/invariant/invariant_weights.h"
-#include "worker/model/invariant/pinned_rows.h"
 
 namespace hearth {
 
@@ -70,6 +69,7 @@ class DeviceForward : public Forward {
   absl::Status TestFusedDot();
   void ExtendRotations(int64_t positions);
   absl::Status TakeResults(Parts parts);
+  std::shared_ptr<float[]> TakeFloats(size_t floats);
   void RunPiece(Piece* piece);
   int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
@@ -79,14 +79,18 @@ class DeviceForward : public Forward {
   const InvariantWeights* const weights_;
   const KvLayout layout_;
   ThreadPool* const pool_;
-  const std::shared_ptr<PinnedRows> pinned_;
   DeviceStepLimits limits_;
   DeviceArena arena_;
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
-  // Greedy keys of the wanted rows of a step, in host memory; null if no part wants them.
-  std::shared_ptr<float[]> keys_;
+  // Pinned memory for the results of steps: a step uses one that no sequence holds.
+  struct Pinned {
+    std::shared_ptr<float[]> memory;
+    size_t floats = 0;
+  };
+  std::vector<Pinned> pinned_;
+  GreedyKey* keys_ = nullptr;  // of the step's wanted rows; null if no part wants greedy tokens
   int keys_copied_ = 0;
   // the adapters by their number in `step_`
   std::vector<std::shared_ptr<const LoraAdapter>> adapters_;
