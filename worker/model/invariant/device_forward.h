@@ -36,14 +36,14 @@ class DeviceForward : public Forward {
 
   absl::Status Run(Parts parts) override;
   absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
-  // With products in bfloat16, first compares single steps of the device's matrix instruction with
-  // FusedDot. Compares this device with the CPU (InvariantForward) for one local layer, one global
+  // Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
   // the same bits. The steps use every shape of the matrix product.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
   std::string device_kind() const override { return device_->kind(); }
+  std::vector<std::string> notes() const override { return notes_; }
 
  private:
   // RoPE tables of one theta: [max positions][head_dim / 2] in device memory; the first `positions`
@@ -66,7 +66,7 @@ class DeviceForward : public Forward {
   DeviceForward(std::shared_ptr<Device> device, const InvariantWeights* weights,
                 const KvLayout& layout, ThreadPool* pool);
   absl::Status Upload();
-  absl::Status TestFusedDot();
+  absl::Status CheckBf16();
   void ExtendRotations(int64_t positions);
   absl::Status TakeResults(Parts parts);
   std::shared_ptr<float[]> TakeFloats(size_t floats);
@@ -80,6 +80,7 @@ class DeviceForward : public Forward {
   const KvLayout layout_;
   ThreadPool* const pool_;
   DeviceStepLimits limits_;
+  std::vector<std::string> notes_;
   DeviceArena arena_;
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +40,8 @@ class Forward {
   virtual int alone_rows() const = 0;
   // Returns "cpu", or the device's kind ("cuda" or "emulated").
   virtual std::string device_kind() const = 0;
+  // Returns notes about the device for the log, one sentence each.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 }  // namespace hearth

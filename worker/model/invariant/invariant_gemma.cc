@@ -85,7 +85,10 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       weights_(std::move(weights)),
       forward_(std::move(forward)),
       kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
-      notes_(weights_->notes()) {}
+      notes_(weights_->notes()) {
+  const std::vector<std::string> of_device = forward_->notes();
+  notes_.insert(notes_.end(), of_device.begin(), of_device.end());
+}
 
 InvariantGemma::~InvariantGemma() = default;
 
