@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "worker/device/adapter_program.h"
+#include "worker/device/argmax_program.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
@@ -91,8 +92,9 @@ using Bf16Programs = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings
 inline constexpr int kFirstWarpgroupProduct = Bf16Programs::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
-using ProgramList = decltype(Joined(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())),
-                                    Joined(TypeList<PackRowsProgram>(), AdapterPrograms())));
+using ProgramList =
+    decltype(Joined(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())),
+                    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
