@@ -397,7 +397,11 @@ absl::Status DeviceForward::Run(Parts parts) {
   const GreedyKey* keys = keys_;
   for (const InvariantPart& part : parts) {
     const auto rows = static_cast<size_t>(part.want);
-    if (part.want > 0 && part.greedy) part.logits->SetGreedy({keys, rows});
+    if (rows > 0 && part.greedy) {
+      std::vector<GreedyToken> tokens;
+      for (size_t i = 0; i < rows; ++i) tokens.push_back({IdOfKey(keys[i]), IsFiniteKey(keys[i])});
+      part.logits->SetGreedy(std::move(tokens));
+    }
     if (keys != nullptr) keys += rows;
   }
   return absl::OkStatus();
