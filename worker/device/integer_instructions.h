@@ -53,18 +53,22 @@ HEARTH_HOST_DEVICE void MultiplyIntegers(PerThread<uint32_t, 4, kWarps>* weights
   }
 #else
   using Weight = std::conditional_t<kIsSigned, int8_t, uint8_t>;
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int i = 0; i < kTiles * 4; ++i) {
-      const int first = lane / 4 * 4, row = lane % 4 * 2 + i % 2;  // first lane of the output
-      int32_t sum = start;
-      for (int k = 0; k < 32 && i / 4 * 8 + row < used; ++k) {
-        const int t = k % 16 / 4, shift = k % 4 * 8;
-        const uint32_t w = weights->At(warp, first + t)[i % 4 / 2 + k / 16 * 2] >> shift;
-        const uint32_t x = rows->At(warp, row * 4 + t)[i / 4 * 2 + k / 16] >> shift;
-        sum += static_cast<Weight>(w) * static_cast<int8_t>(x);
-      }
-      sums->At(warp, lane)[i] = sum;
-    }
+  int16_t of_outputs[16][32], of_rows[kTiles * 8][32];
+  for (int i = 0; i < 32 * 4 * 4; ++i) {  // lane, word, byte
+    const int lane = i / 16, word = i / 4 % 4, input = lane % 4 * 4 + word / 2 * 16 + i % 4;
+    of_outputs[lane / 4 + word % 2 * 8][input] =
+        static_cast<Weight>(weights->At(warp, lane)[word] >> i % 4 * 8);
+  }
+  for (int i = 0; i < 32 * kTiles * 2 * 4; ++i) {
+    const int lane = i / (kTiles * 8), word = i / 4 % (kTiles * 2);
+    of_rows[word / 2 * 8 + lane / 4][lane % 4 * 4 + word % 2 * 16 + i % 4] =
+        static_cast<int8_t>(rows->At(warp, lane)[word] >> i % 4 * 8);
+  }
+  for (int i = 0; i < 16 * kTiles * 8; ++i) {
+    const int output = i % 16, row = i / 16;
+    int32_t sum = start;
+    for (int k = 0; k < 32 && row < used; ++k) sum += of_outputs[output][k] * of_rows[row][k];
+    sums->At(warp, output % 8 * 4 + row % 8 / 2)[row / 8 * 4 + output / 8 * 2 + row % 2] = sum;
   }
 #endif
 }
