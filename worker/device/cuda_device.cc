@@ -158,6 +158,22 @@ void CudaDevice::CopyOut(void* to, const void* from, size_t bytes) {
   Check(cudaStreamSynchronize(Stream(stream_)), "a copy from the device");
 }
 
+void* CudaDevice::AllocateHost(size_t bytes) {
+  void* memory = nullptr;
+  if (!Use() || cudaMallocHost(&memory, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return memory;
+}
+
+void CudaDevice::FreeHost(void* memory) { cudaFreeHost(memory); }
+
+void CudaDevice::StartCopyOut(void* to, const void* from, size_t bytes) {
+  if (!Use()) return;
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, Stream(stream_)), "a copy");
+}
+
 void CudaDevice::Launch(int program, const void* arguments, int blocks) {
   if (!Use()) return;
   const CudaKernel& kernel = KernelNumber(program);
@@ -177,6 +193,22 @@ void CudaDevice::Launch(int program, const void* arguments, int blocks) {
   config.numAttrs = overlap_ ? 1 : 0;
   void* list[] = {const_cast<void*>(arguments)};
   Check(cudaLaunchKernelExC(&config, kernel.function, list), "a launch");
+}
+
+double CudaDevice::Time(const std::function<void()>& launches) {
+  if (!Use()) return -1;
+  cudaEvent_t events[2] = {};
+  float milliseconds = -1;
+  for (cudaEvent_t& event : events) Check(cudaEventCreate(&event), "an event");
+  if (error().empty()) cudaEventRecord(events[0], Stream(stream_));
+  launches();
+  if (error().empty()) cudaEventRecord(events[1], Stream(stream_));
+  Wait();
+  if (error().empty()) cudaEventElapsedTime(&milliseconds, events[0], events[1]);
+  for (cudaEvent_t event : events) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  return double{milliseconds} * 1e3;
 }
 
 std::unique_ptr<DeviceGraph> CudaDevice::Capture(const std::function<void()>& launches) {

@@ -47,17 +47,26 @@ class Device {
   virtual size_t shared_bytes() const = 0;
   // Returns whether the matrix instructions for bfloat16 give the bits of FusedDot (fused_dot.h).
   virtual bool has_fused_dot() const = 0;
+  // Returns whether the device can run WarpgroupProductProgram.
+  virtual bool has_warpgroups() const { return false; }
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
   // Allocates device memory with undefined content, aligned to 256 bytes. Returns null if the
   // device has too little memory.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
+  // Allocates host memory that the device reaches fast (pinned memory), aligned to 16 bytes.
+  // Returns null if there is too little memory. FreeHost may be called from any thread.
+  virtual void* AllocateHost(size_t bytes) = 0;
+  virtual void FreeHost(void* memory) = 0;
   // Copies and launches are executed in the order of the calls. When CopyIn returns, the caller may
   // change `from`. When CopyOut or Copy returns, the copy is done.
   virtual void CopyIn(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   virtual void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
+  // Starts a copy to memory of AllocateHost, in the order of the calls. The copy is done when Wait
+  // returns.
+  virtual void StartCopyOut(void* to, const void* from, size_t bytes) = 0;
   // Runs `blocks` thread blocks of the program with number `program` in ProgramList, after all
   // earlier launches.
   virtual void Launch(int program, const void* arguments, int blocks) = 0;
@@ -70,6 +79,9 @@ class Device {
   using RunParts =
       std::function<void(int64_t parts, const std::function<void(int64_t part)>& body)>;
   virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
+  // Calls `launches` and returns the time in microseconds that they take on the device. If the
+  // device cannot measure, returns a negative number without calling `launches`.
+  virtual double Time(const std::function<void()>& /*launches*/) { return -1; }
   // Calls `launches` and records its launches without running them.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Waits until all launches have ended.
