@@ -131,12 +131,12 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   for (const auto& object : objects) {
     if (restored.ok()) restored = RestoreObject(layout, *object, blocks);
   }
-  if (restored.ok()) restored = CheckLent(objects);
   if (restored.ok()) {
     blocks->FinishRestore();
-  } else {
-    blocks->BeginRestore(0);  // drop the restored blocks: shared blocks must not be written
+    restored = CheckLent(objects);  // all copies have ended
   }
+  // If it failed, drop the restored blocks: shared blocks must not be written.
+  if (!restored.ok()) blocks->BeginRestore(0);
   return restored;
 }
 
