@@ -30,7 +30,7 @@ class Forward {
   virtual absl::Status Start(Parts parts) = 0;
   virtual absl::Status Finish(Parts) { return absl::OkStatus(); }
   // Prepares for steps whose sequences use the adapter. kResourceExhausted: the device has too
-  // little memory. REQUIRES: no Run is running.
+  // little memory. REQUIRES: no step is running.
   virtual absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& /*adapter*/) {
     return absl::OkStatus();
   }
