@@ -141,7 +141,8 @@ struct Sequence {
 
 class Bench {
  public:
-  // `bf16`: whether products are in bfloat16; the names of all results then say so.
+  // `bf16`: whether products, attention, keys and values are in bfloat16; the names of all results
+  // then say so.
   Bench(const SeededGeometry& geometry, int positions, bool bf16 = false)
       : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
@@ -153,7 +154,7 @@ class Bench {
                                return made;
                              });
     if (bf16) geometry_.name += ", bf16";
-    model_.multiplies_bf16 = bf16;
+    model_.multiplies_bf16 = model_.shape.kv_is_bf16 = bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     flush_ = device_.Allocate(kFlushBytes);
     Finish();
@@ -558,7 +559,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
                                         [device](const auto& rows, int inputs, bool is_pair) {
                                           return MakeSeededMatrix(device, rows, inputs, is_pair);
                                         });
-    model.multiplies_bf16 = bf16;
+    model.multiplies_bf16 = model.shape.kv_is_bf16 = bf16;
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     std::vector<float> logits(100 * 512);
     float* to = logits.data();

@@ -59,11 +59,11 @@ TEST_P(DeviceForwardHeads, RequestsWithBf16KvMatchCpuBits) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
-// The CPU computes the same bits from panels of weights.
+// The CPU computes the same bits from panels of weights and with other tiles of attention.
 TEST_P(DeviceForwardHeads, Bf16RequestsMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_bf16");
   auto requests = RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/70, /*first=*/1,
-                                       WeightForm::kStored, KvDtype::kFloat32,
+                                       WeightForm::kStored, KvDtype::kBFloat16,
                                        std::make_shared<EmulatedDevice>(), Arithmetic::kBFloat16);
   ASSERT_TRUE(requests.ok()) << requests.status();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
@@ -190,6 +190,7 @@ TEST(DeviceForward, Bf16SelfTestRejectsOtherMatrixInstruction) {
   const auto device = std::make_shared<FaultyDevice>();
   InvariantGemmaOptions options = OnDevice(device);
   options.arithmetic = Arithmetic::kBFloat16;
+  options.kv_dtype = std::nullopt;
   auto gemma = InvariantGemma::Load(Dir(), options);
   ASSERT_TRUE(gemma.ok()) << gemma.status();
   EXPECT_EQ((*gemma)->arithmetic(), Arithmetic::kBFloat16);
@@ -264,6 +265,7 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   earlier->fuses = false;
   InvariantGemmaOptions bf16 = OnDevice(earlier);
   bf16.arithmetic = Arithmetic::kBFloat16;
+  bf16.kv_dtype = KvDtype::kBFloat16;
   EXPECT_THAT(Refusal(Dir(), bf16), HasSubstr("use --arithmetic auto, which is float32"));
   EXPECT_THAT(Refusal(NewTinyCheckpoint(Geometry("lg", 24, 4, 1, 272), "heads"), OnDevice(device)),
               HasSubstr("head_dim must be at most 256; got 272"));
