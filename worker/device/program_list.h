@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "worker/device/adapter_program.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_attend_program.h"
 #include "worker/device/bf16_product_program.h"
@@ -77,10 +78,12 @@ using FloatPrograms = decltype(Joined(
            Joined(AttendProgramsOf<float>(), AttendProgramsOf<BFloat16>())),
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
+using AdapterPrograms =
+    TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
 using Bf16AttendPrograms =
     TypeList<Bf16AttendProgram<8>, Bf16AttendProgram<16>, Bf16AttendProgram<64>>;
-using ProgramList =
-    decltype(Joined(FloatPrograms(), Joined(Bf16ProductsOf(Bf16Tilings()), Bf16AttendPrograms())));
+using ProgramList = decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())),
+                                    Joined(AdapterPrograms(), Bf16AttendPrograms())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
