@@ -36,7 +36,10 @@ TEST(HeadNormProgram, InfinityAndNanMatchCpuBits) {
     std::vector<std::byte> block(size_t{2} * kSplit * kDim * 2);
     std::vector<BFloat16> want(2 * kDim);
     std::byte* const blocks[] = {block.data()};
-    StepTable table = {&count, &token, &position, nullptr, {}};
+    StepTable table = {};
+    table.row_count = &count;
+    table.tokens = &token;
+    table.positions = &position;
     table.lists[0].row_blocks = blocks;
     const KvPlace place = {0, kSplit, 1, 1, kDim, 1, 0, true, are_finite};
     std::vector<float> qkv = row, kept = row;
