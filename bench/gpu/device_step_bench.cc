@@ -33,14 +33,15 @@
 #include "worker/device/cuda_device.h"
 #include "worker/device/device_step.h"
 #include "worker/device/emulated_device.h"
+#include "worker/device/product_tuning.h"
 #include "worker/device/program_list.h"
+#include "worker/device/warpgroup_check.h"
 
 namespace hearth {
 namespace {
 
 constexpr int kContext = 512;
 constexpr int kNotRun = 77;  // exit status, as in kit.py
-constexpr size_t kFlushBytes = size_t{256} << 20;
 
 using Place = std::pair<int, int>;  // index of the text, position of the token
 
@@ -182,7 +183,12 @@ class Bench {
     model_.multiplies_bf16 = bf16;
     model_.shape.kv_is_bf16 = kv_is_bf16 || bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
-    flush_ = device_.Allocate(kFlushBytes);
+    if (bf16 && device_.has_warpgroups()) {
+      const int differing = DifferingWarpgroupOutputs(&device_);
+      Result(geometry_.name + ": outputs of wgmma that differ from mma.sync's", "outputs",
+             differing);
+      step_->UseWarpgroups(differing == 0);
+    }
     Finish();
   }
 
@@ -203,22 +209,14 @@ class Bench {
                  const std::vector<Place>& places);
 
   void Tune(int rows);
-  double TimeProduct(int shape, int which, int rows, int layers);
   void ByKernel(int rows);
   void Clocks();
-  std::vector<int> Candidates(int rows, bool is_pair);
-  const DeviceMatrix& MatrixOf(int which, int layer) const;
-  static int* ChoiceOf(ProductChoice* choice, int which);
-  void Flush() {
-    cudaMemsetAsync(flush_, 1, kFlushBytes, static_cast<cudaStream_t>(device_.stream()));
-  }
 
   SeededGeometry geometry_;
   CudaDevice device_;
   Stopwatch watch_;
   DeviceModel model_;
   std::unique_ptr<DeviceStep> step_;
-  void* flush_ = nullptr;
   int compared_ = 0, differ_ = 0;
 };
 
@@ -336,8 +334,8 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
     }
     for (const int rows : {1, 32}) {
       ProductChoice choice = step_->ChoiceFor(rows);
-      choice.qkv = choice.out = choice.down = choice.head = shape;
-      if (FactsOf(shape).takes_pairs) choice.gate_up = shape;
+      for (int& of : choice) of = shape;
+      if (!FactsOf(shape).takes_pairs) choice[kGateUp] = step_->ChoiceFor(rows)[kGateUp];
       step_->SetChoice(rows, choice);
       step_->Run(absl::MakeSpan(parts).subspan(0, static_cast<size_t>(rows)), logits.data());
       // Compares at most four rows, because computing digests takes processor time.
@@ -350,79 +348,28 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
 
 // --- times ---
 
-const DeviceMatrix& Bench::MatrixOf(int which, int layer) const {
-  const DeviceLayer& of = model_.layers[static_cast<size_t>(layer)];
-  const DeviceMatrix* all[] = {&of.qkv, &of.out, &of.gate_up, &of.down, &model_.head};
-  return *all[which];
-}
-
-int* Bench::ChoiceOf(ProductChoice* choice, int which) {
-  int* all[] = {&choice->qkv, &choice->out, &choice->gate_up, &choice->down, &choice->head};
-  return all[which];
-}
-
-std::vector<int> Bench::Candidates(int rows, bool is_pair) {
-  std::vector<int> shapes;
-  const int least = rows > 64 ? 32 : rows > 4 ? rows / 4 : rows;
-  const int most = rows > 64 ? 1 << 20 : std::max(2 * rows, 4);
-  for (int shape = 0; shape < ShapeCount(); ++shape) {
-    const ShapeFacts facts = FactsOf(shape);
-    if (facts.rows < least || facts.rows > most) continue;
-    if (is_pair && !facts.takes_pairs) continue;
-    if (device_.CanRun(ProductNumber(shape, is_pair))) shapes.push_back(shape);
-  }
-  return shapes;
-}
-
-// Runs the product kernel once in each of `layers` layers, starting with a cold cache. Returns the
-// microseconds per layer.
-double Bench::TimeProduct(int shape, int which, int rows, int layers) {
-  const ShapeFacts facts = FactsOf(shape);
-  const bool is_pair = which == 2;
-  ProductArguments product = {};
-  product.rows = rows;
-  product.x = static_cast<const float*>(flush_);
-  product.y = static_cast<float*>(flush_) + kFlushBytes / 8;
-  const auto work = [&] {
-    for (int layer = 0; layer < layers; ++layer) {
-      product.matrix = MatrixOf(which, layer);
-      product.x_stride = product.matrix.inputs;
-      product.y_stride = product.matrix.outputs;
-      const int blocks = (rows + facts.rows - 1) / facts.rows *
-                         ((product.matrix.columns + facts.columns - 1) / facts.columns);
-      device_.Launch(ProductNumber(shape, is_pair), &product, blocks);
-    }
-  };
-  return watch_.Median(3, work, [this] { Flush(); }) / layers;
-}
-
-// Chooses the tile shapes for steps of `rows` rows: for each product, the shape that is fastest
-// when the product runs alone.
+// Chooses the tilings for steps of `rows` rows: for each product, the tiling that is fastest when
+// the product runs alone.
 void Bench::Tune(int rows) {
-  if (model_.multiplies_bf16) return;  // each number of rows has only one tiling
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
+  ProductTuner tuner(&device_, &model_, step_.get());
   ProductChoice best = step_->ChoiceFor(rows);
-  const int layers = rows > 64 ? 2 : std::min(model_.shape.layers(), 18);
-  for (int which = 0; which < 5; ++which) {
-    if (which == 4 && rows > 32) continue;
-    std::vector<std::pair<double, int>> times;
-    for (const int shape : Candidates(rows, which == 2)) {
-      times.push_back({TimeProduct(shape, which, rows, which == 4 ? 1 : layers), shape});
-    }
+  for (const StepProduct product : {kQkv, kOut, kGateUp, kDown, kHead}) {
+    if (product == kHead && rows > DeviceStep::kGraphRows) continue;
+    const std::vector<TilingTime> times = tuner.TimesOf(product, rows);
     if (times.empty()) continue;
-    std::sort(times.begin(), times.end());
     std::string list;
     for (size_t i = 0; i < times.size() && i < 8; ++i) {
-      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].second, times[i].first);
+      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].tiling, times[i].us);
     }
-    const DeviceMatrix& matrix = MatrixOf(which, 0);
-    const double bytes = 2.0 * matrix.inputs * matrix.columns;
+    const DeviceMatrix& matrix = step_->MatrixOf(product, 0);
+    const double weights = 1.0 * matrix.inputs * matrix.columns;
     Row(
         Text("{\"tune\": \"%s\", \"product\": \"%s\", \"rows\": %d, \"inputs\": %d, \"columns\": "
-             "%d, \"us by shape\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
-             geometry_.name.c_str(), names[which], rows, matrix.inputs, matrix.columns,
-             list.c_str(), bytes / times[0].first / 1e6, bytes / 2 * rows / times[0].first / 1e6));
-    *ChoiceOf(&best, which) = times[0].second;
+             "%d, \"us by tiling\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
+             geometry_.name.c_str(), names[product], rows, matrix.inputs, matrix.columns,
+             list.c_str(), 2 * weights / times[0].us / 1e6, weights * rows / times[0].us / 1e6));
+    best[product] = times[0].tiling;
   }
   step_->SetChoice(rows, best);
 }
@@ -513,7 +460,6 @@ void Bench::Tokens() {
     }
     double best = 0;
     for (const bool tuned : {false, true}) {
-      if (tuned && model_.multiplies_bf16) break;
       if (tuned) Tune(rows);
       for (const bool overlap : {false, true}) {
         step_->SetOverlapRows(overlap ? rows : 0);
@@ -603,6 +549,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& 
     model.multiplies_bf16 = model.shape.kv_is_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
+    step.UseWarpgroups(cuda->has_warpgroups());
     std::vector<float> logits(100 * 512);
     float* to = logits.data();
     Sequence one, two;
