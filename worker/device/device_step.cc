@@ -18,7 +18,7 @@ int FewTileRows(const DeviceShape& shape) {
   return rows;
 }
 
-StepCapacity FewCapacity(const DeviceShape& shape, const DeviceStepLimits& limits) {
+StepCapacity FewCapacity(const DeviceStepLimits& limits) {
   const int rows = std::min(DeviceStep::kGraphRows, limits.rows);
   return {rows, rows, limits.few_items, limits.blocks};
 }
@@ -66,7 +66,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
       arena_(device),
       model_(model),
       shape_(model->shape),
-      few_(device, shape_, FewCapacity(shape_, limits)),
+      few_(device, shape_, FewCapacity(limits)),
       many_(device, shape_, ManyCapacity(limits)),
       adapters_(device, &shape_, limits.rows) {
   assert(limits.rows >= 1 && shape_.heads % shape_.kv_heads == 0);
