@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "worker/device/block_program.h"
-#include "worker/device/integer_instructions.h"
 #include "worker/device/integer_matrix.h"
+#include "worker/device/matrix_instructions.h"
 #include "worker/device/product_program.h"
 
 namespace hearth {
