@@ -53,7 +53,8 @@ struct DeviceModel {
   std::vector<DeviceLayer> layers;
   // whether products compute in bfloat16 (Bf16ProductProgram), else in float32 (ProductProgram)
   bool multiplies_bf16 = false;
-  DeviceMatrix head;  // output matrix; also the embedding (tied weights)
+  bool has_integers = false;  // whether any matrix is quantized (IntegerProductProgram)
+  DeviceMatrix head;          // output matrix; also the embedding (tied weights)
   const float *final_norm = nullptr;
   // RoPE tables, [0] local and [1] global: [positions][head_dim / 2]
   const float *cos[2] = {}, *sin[2] = {};
