@@ -43,6 +43,12 @@ const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_byte
 // (device_bytes).
 bool MayBeKept(const KvObjects& objects);
 
+// For objects with device_bytes, which a cache lends. CheckLent: call after their bytes were copied
+// and the copies have ended; kAborted if the lender may have overwritten bytes before. ReturnLent
+// drops device_bytes: objects without bytes in host memory remain as ids and digests.
+absl::Status CheckLent(const KvObjects& objects);
+void ReturnLent(KvObjects* objects);
+
 // Returns an object with allocated but unfilled memory.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 
