@@ -175,8 +175,9 @@ Expected ReadDigests(const std::string& path, const std::string& name) {
 
 class Bench {
  public:
-  // `bf16`: whether products are in bfloat16. `form`: that of quantized weights; their values are
-  // made up and all equal. The names of all results say so.
+  // `bf16`: whether products and attention are in bfloat16, as keys and values must be. `form`:
+  // that of quantized weights; their values are made up and all equal. The names of all results say
+  // so.
   Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16,
         IntegerForm form = IntegerForm::kNone)
       : geometry_(geometry), watch_(&device_) {
@@ -637,7 +638,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& 
                                         [device](const auto& rows, int inputs, bool is_pair) {
                                           return MakeSeededMatrix(device, rows, inputs, is_pair);
                                         });
-    model.multiplies_bf16 = what == "bf16";
+    model.multiplies_bf16 = model.shape.kv_is_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
     step.UseWarpgroups(cuda->has_warpgroups());
@@ -709,11 +710,11 @@ int Main(int argc, char** argv) {
     }
   }
   if (part == "tokens" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 2048, bf16, false).Tokens();
+    Bench(GeometryOf(name), 2048, bf16, bf16).Tokens();
     return 0;
   }
   if (part == "prefill" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
+    Bench(GeometryOf(name), 8192 + 128, bf16, bf16).Prefill();
     return 0;
   }
   const std::string last = argv[argc - 1];

@@ -9,6 +9,7 @@
 #include "worker/device/adapter_program.h"
 #include "worker/device/argmax_program.h"
 #include "worker/device/attend_programs.h"
+#include "worker/device/bf16_attend_program.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
 #include "worker/device/integer_product_program.h"
@@ -107,9 +108,12 @@ using WarpgroupPrograms = decltype(Joined(Bf16Programs(), WarpgroupProductsOf(Wa
 inline constexpr int kQuantizeProgram = WarpgroupPrograms::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
+using Bf16AttendPrograms =
+    TypeList<Bf16AttendProgram<8>, Bf16AttendProgram<16>, Bf16AttendProgram<64>>;
+using OtherPrograms = decltype(Joined(
+    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms()), Bf16AttendPrograms()));
 using ProgramList =
-    decltype(Joined(Joined(WarpgroupPrograms(), IntegerPrograms()),
-                    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms())));
+    decltype(Joined(Joined(WarpgroupPrograms(), IntegerPrograms()), OtherPrograms()));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>

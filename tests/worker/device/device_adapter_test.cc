@@ -54,6 +54,7 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     InvariantGemmaOptions options{1, 16};
     options.arithmetic = GetParam();
     if (GetParam() == Arithmetic::kInt8) options.weights = WeightForm::kQ8_0;
+    options.kv_dtype = std::nullopt;
     models_[0] = InvariantGemma::Load(dir, options).value();
     options.device = device_;
     models_[1] = InvariantGemma::Load(dir, options).value();
