@@ -272,9 +272,7 @@ int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
   return static_cast<int>(at - adapters_.begin());
 }
 
-// Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
-// later are valid.
-absl::Status DeviceForward::Run(Parts parts) {
+absl::Status DeviceForward::Start(Parts parts) {
   const FloatMode mode;
   if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
   Piece piece;
@@ -318,6 +316,10 @@ absl::Status DeviceForward::Run(Parts parts) {
     }
   }
   RunPiece(&piece);
+  return Failure();
+}
+
+absl::Status DeviceForward::Finish(Parts parts) {
   device_->Wait();
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const GreedyKey* keys = keys_;
