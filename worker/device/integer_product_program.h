@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "worker/device/block_program.h"
-#include "worker/device/integer_instructions.h"
 #include "worker/device/integer_matrix.h"
+#include "worker/device/matrix_instructions.h"
 #include "worker/device/product_program.h"
 
 namespace hearth {
@@ -228,8 +228,7 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
   // A block's rows in registers: integers, scales, and sums of the integers (only if kHasLeast).
   struct RowBlock {
     PerThread<uint32_t, kRowTiles * 2, kWarps> ints;
-    PerThread<float, kRowTiles * 2, kWarps> scales;
-    PerThread<int32_t, kRowTiles * 4, kWarps> sums;
+    PerThread<float, kRowTiles * 2, kWarps> scales, sums;
   };
   // A block's weights of 16 columns: integers, scales and least values of columns g and g + 8, and
   // the parts of both halves: [column][half]. If kHasParts, `ints` holds the first half of the
@@ -285,7 +284,15 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
       HEARTH_UNROLL
       for (int i = 0; i < 4; ++i) ones.At(warp, lane)[i] = 0x01010101u;
     }
-    MultiplyIntegers<true, kRowTiles>(&ones, &rows->ints, kWideStart, used, warp, &rows->sums);
+    PerThread<int32_t, kRowTiles * 4, kWarps> sums;
+    MultiplyIntegers<true, kRowTiles>(&ones, &rows->ints, kWideStart, used, warp, &sums);
+    FOR_LANES(lane) {
+      HEARTH_UNROLL
+      for (int i = 0; i < kRowTiles * 2; ++i) {
+        rows->sums.At(warp, lane)[i] =
+            FloatOfSum(sums.At(warp, lane)[i / 2 * 4 + i % 2], kWideStart);
+      }
+    }
   }
 
   static HEARTH_HOST_DEVICE void LoadColumnBlock(const unsigned char* from, int warp, int lane,
@@ -345,7 +352,7 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
         const float d = row_block->scales.At(warp, lane)[row];
         to[i] = exact::Fma(sum, exact::Mul(d, columns->scales.At(warp, lane)[column]), to[i]);
         if constexpr (kHasLeast) {
-          to[i] = exact::Fma(FloatOfSum(row_block->sums.At(warp, lane)[i], kWideStart),
+          to[i] = exact::Fma(row_block->sums.At(warp, lane)[row],
                              exact::Mul(d, columns->leasts.At(warp, lane)[column]), to[i]);
         }
       }
