@@ -78,18 +78,23 @@ void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects&
                      KvCache* kv) {
   assert(boundary <= static_cast<uint32_t>(kv->capacity()));
   kv->BeginRestore(static_cast<int>(boundary));
-  for (const auto& object : objects) {
-    const ObjectId& id = object->id;
-    const size_t slice_bytes = layout.SliceBytes(id.tokens);
-    const bool on_device = object->device_bytes != nullptr;
-    size_t index = 0;
-    for (uint32_t layer : layout.LayersOf(id.group)) {
-      const std::byte* slice = SliceOf(*object, index++, slice_bytes);
-      const int begin = std::max(static_cast<int>(id.begin), kv->first_held(layer));
-      const int end = static_cast<int>(id.begin + id.tokens);
-      assert(begin < end && end <= static_cast<int>(boundary));
-      kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice, on_device);
+  try {
+    for (const auto& object : objects) {
+      const ObjectId& id = object->id;
+      const size_t slice_bytes = layout.SliceBytes(id.tokens);
+      const bool on_device = object->device_bytes != nullptr;
+      size_t index = 0;
+      for (uint32_t layer : layout.LayersOf(id.group)) {
+        const std::byte* slice = SliceOf(*object, index++, slice_bytes);
+        const int begin = std::max(static_cast<int>(id.begin), kv->first_held(layer));
+        const int end = static_cast<int>(id.begin + id.tokens);
+        assert(begin < end && end <= static_cast<int>(boundary));
+        kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice, on_device);
+      }
     }
+  } catch (...) {
+    kv->AwaitCopies();  // they may read lent objects
+    throw;
   }
   kv->FinishRestore(static_cast<int>(boundary));
   assert(kv->length() == static_cast<int>(boundary));
@@ -102,11 +107,12 @@ bool MayBeKept(const KvObjects& objects) {
 }
 
 absl::Status CheckLent(const KvObjects& objects) {
-  absl::Status status;
   for (const auto& object : objects) {
-    if (object->check_device_bytes != nullptr) status.Update(object->check_device_bytes());
+    if (object->check_device_bytes == nullptr) continue;
+    // A failed check is counted as a fallback: check no more.
+    if (absl::Status status = object->check_device_bytes(); !status.ok()) return status;
   }
-  return status;
+  return absl::OkStatus();
 }
 
 void ReturnLent(KvObjects* objects) {

@@ -162,6 +162,10 @@ void KvCache::FinishRestore(int length) {
   (void)length;
   rep_->length = rep_->restoring;
   rep_->restoring = -1;
+  AwaitCopies();
+}
+
+void KvCache::AwaitCopies() {
   if (!std::exchange(rep_->copying_on_device, false)) return;
   // A copy from host memory is complete when copy_ returns, but a copy within the device is only
   // enqueued; wait for it.

@@ -62,6 +62,8 @@ class KvCache : public SequenceKv {
   void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
               const std::byte* slice, bool on_device = false);
   void FinishRestore(int length);
+  // Waits for the copies of CopyIn calls. FinishRestore includes this.
+  void AwaitCopies();
 
   // Sets the length to 0 and keeps the memory, because the first write to new memory is slow.
   void Reset();
