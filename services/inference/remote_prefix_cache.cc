@@ -624,6 +624,7 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
   if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {
     *waited = true;
+    if (terms.on_wait != nullptr) terms.on_wait();
     lease->stream.SetTimeout(terms.wait + kWaitSlack);
     if (absl::Status status = ReadTurn(&lease->stream, &answer); !status.ok()) return status;
   }

@@ -85,7 +85,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
                [this](Sequence* sequence) { LeaveAhead(sequence); }),
       beams_(model_.get(), &planner_, &keeper_, &answers_),
       memory_(layout_, model_.get(), &planner_, &keeper_, &audit_, &beams_, &counters_),
-      restorer_(layout_, model_.get(), &keeper_, &memory_, &counters_) {
+      restorer_(layout_, model_.get(), &fetcher_, &keeper_, &memory_, &counters_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
+#include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
 
@@ -30,7 +31,8 @@ PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, cons
       counters_(counters),
       wake_(std::move(wake)),
       loads_(terms.load, terms.load_clock),
-      fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
+      // Every running sequence may have a fetch and a return.
+      fetches_(std::min<size_t>(max_running, kMaxFetchThreads), 2 * size_t{max_running}) {}
 
 // Returns the highest boundary at which the sequence could be restored.
 uint32_t PrefixFetcher::BestBoundary(const Sequence& sequence) const {
@@ -102,7 +104,8 @@ FetchOutcome PrefixFetcher::Fetch(PrefixCache* cache, const PrefixRequest& prefi
 }
 
 // Runs on a fetch thread. Fetches the prefix. If another request is computing a longer prefix,
-// waits for that request and fetches again.
+// waits for that request and fetches again. The cache lends device memory for a short time only, so
+// lent objects are returned before the wait, and are fetched again if nothing better came.
 FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cache,
                                            const LoadWork& work, absl::Time deadline) {
   PrefixRequest prefix = sequence->prefix;
@@ -123,29 +126,48 @@ FetchOutcome PrefixFetcher::FetchWithLease(Sequence* sequence, PrefixCache* cach
   if (!takes_part || max_tokens < uint64_t{have} + terms.min_tokens) return outcome;
   // If loading used up the budget, allow another budget for the answer to Lease.
   const absl::Duration answer = left() > absl::ZeroDuration() ? left() : terms_.fetch_budget;
-  // Longest wait: the answer to Lease, the wait for the other request, and the second fetch. The
-  // cache enforces the limit of each.
-  const absl::Duration longest = answer + terms.wait + terms_.fetch_budget;
+  // Longest wait: the answer to Lease, the wait for the other request, and two fetches. The cache
+  // enforces the limit of each.
+  const absl::Duration longest = answer + terms.wait + 2 * terms_.fetch_budget;
   if (!sequence->fetch.WaitUntil(absl::Now() + longest)) return outcome;
+  uint32_t returned_tokens = 0;
+  terms.on_wait = [&] {
+    if (MayBeKept(outcome.objects)) return;
+    outcome.objects.clear();
+    returned_tokens = std::exchange(outcome.usable_tokens, 0);
+  };
   LeaseOutcome turn = cache->Lease(prefix, have, max_tokens, terms, answer);
   outcome.lease = std::move(turn.lease);
   outcome.matched_tokens = std::max(outcome.matched_tokens, turn.matched_tokens);
-  if (turn.usable_tokens <= have || !sequence->fetch.IsAwaited()) return outcome;
-  // If the other request ran on this worker, its prefix is in the pool. The engine will find it
-  // there.
-  if (pool_->Lookup(prefix, max_tokens).boundary >= turn.usable_tokens) return outcome;
-  // Tokens of a declined load are not in this worker, so they count as tokens to compute.
-  prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
-  FetchOutcome second = Fetch(cache, prefix, have, max_tokens, terms_.fetch_budget);
-  second.matched_tokens = std::max(second.matched_tokens, outcome.matched_tokens);
-  second.is_counted |= outcome.is_counted;
-  second.counted_held = std::max(second.counted_held, outcome.counted_held);
-  // If the second fetch brings nothing, return the first fetch's objects.
-  const bool is_better =
-      second.usable_tokens > 0 || (outcome.usable_tokens == 0 && second.declined_tokens > 0);
-  if (!is_better) return outcome;
-  second.lease = std::move(outcome.lease);
-  return second;
+  const auto fetch_again = [&](uint32_t above, uint32_t most) {
+    // Tokens of a declined load are not in this worker, so they count as tokens to compute.
+    prefix.work.have_tokens = std::max(above_tokens, outcome.usable_tokens);
+    FetchOutcome again = Fetch(cache, prefix, above, most, terms_.fetch_budget);
+    again.matched_tokens = std::max(again.matched_tokens, outcome.matched_tokens);
+    again.is_counted |= outcome.is_counted;
+    again.counted_held = std::max(again.counted_held, outcome.counted_held);
+    // If this fetch brings nothing, keep the first fetch's objects.
+    const bool is_better =
+        again.usable_tokens > 0 || (outcome.usable_tokens == 0 && again.declined_tokens > 0);
+    if (!is_better) return;
+    again.lease = std::move(outcome.lease);
+    outcome = std::move(again);
+  };
+  if (turn.usable_tokens > have && sequence->fetch.IsAwaited()) {
+    // If the other request ran on this worker, its prefix is in the pool. The engine will find it
+    // there.
+    if (pool_->Lookup(prefix, max_tokens).boundary >= turn.usable_tokens) return outcome;
+    fetch_again(have, max_tokens);
+  }
+  if (returned_tokens > 0 && outcome.usable_tokens == 0 && sequence->fetch.IsAwaited()) {
+    fetch_again(above_tokens, returned_tokens);
+  }
+  return outcome;
+}
+
+void PrefixFetcher::Return(KvObjects objects) {
+  if (MayBeKept(objects)) return;
+  fetches_.Submit([objects = std::move(objects)](TaskQueue::Fate) {});
 }
 
 LoadReport PrefixFetcher::NoteLoad(const Sequence& sequence, LoadReport load) {

@@ -39,6 +39,9 @@ class PrefixFetcher {
   LoadReport NoteLoad(const Sequence& sequence, LoadReport load);
   // Estimates the time to load a prefix of `boundary` tokens, and the time to compute it.
   LoadReport Estimate(uint32_t boundary) const;
+  // Gives objects back to the cache. Lent objects are released on a fetch thread, because the end
+  // of the store's call can block.
+  void Return(KvObjects objects);
   LoadModel* loads() { return &loads_; }
   void Stop() { fetches_.Stop(); }
 

@@ -136,24 +136,26 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
 // Plans the prefill steps and restores the KV. kResourceExhausted: no memory for the restored
 // prefix. kAborted: the cache overwrote bytes that it lends.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
-  const KvObjects objects = sequence->restored.objects;
+  KvObjects objects = sequence->restored.objects;
   ReturnLent(&sequence->restored.objects);  // the cache lends them until the KV is restored
   PlanKept(sequence, has_cache);
   sequence->position = sequence->restored.boundary;
   // If there is nothing to compute, only a snapshot of bytes that the host lacks needs the KV.
   if (sequence->step_ends.empty() &&
       (sequence->callbacks.on_snapshot == nullptr || MayBeKept(sequence->restored.objects))) {
+    fetcher_->Return(std::move(objects));
     return absl::OkStatus();
   }
+  absl::Status restored;
   // a longer `kv` comes from a failed attempt
   if (sequence->position > 0 || sequence->kv->length() > 0) {
-    const absl::Status restored = memory_->RetryFreeingMemory(*sequence, [&] {
+    restored = memory_->RetryFreeingMemory(*sequence, [&] {
       return model_->Restore(layout_, sequence->position, objects, sequence->kv.get());
     });
-    if (!restored.ok()) return restored;
   }
-  assert(sequence->kv->length() == static_cast<int>(sequence->position));
-  return absl::OkStatus();
+  fetcher_->Return(std::move(objects));
+  assert(!restored.ok() || sequence->kv->length() == static_cast<int>(sequence->position));
+  return restored;
 }
 
 // Call if there was no memory for the restored prefix, or the cache overwrote it. Discards the

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/kv_memory.h"
+#include "worker/engine/prefix_fetcher.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/request/engine_request.h"
 #include "worker/engine/runner/model_runner.h"
@@ -17,9 +18,14 @@ namespace hearth {
 
 class PrefixRestorer {
  public:
-  PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixKeeper* keeper, KvMemory* memory,
-                 EngineCounters* counters)
-      : layout_(layout), model_(model), keeper_(keeper), memory_(memory), counters_(counters) {}
+  PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixFetcher* fetcher,
+                 PrefixKeeper* keeper, KvMemory* memory, EngineCounters* counters)
+      : layout_(layout),
+        model_(model),
+        fetcher_(fetcher),
+        keeper_(keeper),
+        memory_(memory),
+        counters_(counters) {}
 
   // Restores the prefix. Counts and ignores fetched objects that do not match the request.
   // `has_cache`: saved restore points can be published.
@@ -35,6 +41,7 @@ class PrefixRestorer {
 
   const KvLayout& layout_;
   ModelRunner* const model_;
+  PrefixFetcher* const fetcher_;
   PrefixKeeper* const keeper_;
   KvMemory* const memory_;
   EngineCounters* const counters_;

@@ -92,6 +92,8 @@ struct LeaseTerms {
   absl::Duration lease;  // maximum time that others wait for this request; 0: it will not publish
   absl::Duration wait;   // maximum time that this request waits for another
   uint32_t min_tokens = 0;  // fewer missing tokens need no lease
+  // Called on the caller's thread before a wait for another request. May be null.
+  std::function<void()> on_wait = nullptr;
 };
 struct LeaseOutcome {
   uint32_t usable_tokens = 0;   // > 0: this prefix is stored now, and can be fetched

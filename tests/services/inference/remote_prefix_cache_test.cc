@@ -348,7 +348,8 @@ TEST_F(RemotePrefixCacheTest, SilentLeaseEndsAtDeadline) {
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::OK;
   };
-  const LeaseTerms terms{absl::Hours(1), absl::Milliseconds(20), 16};
+  int waits = 0;
+  const LeaseTerms terms{absl::Hours(1), absl::Milliseconds(20), 16, [&waits] { ++waits; }};
   for (bool wait : {false, true}) {
     tells_to_wait = wait;
     const absl::Time start = absl::Now();
@@ -358,6 +359,7 @@ TEST_F(RemotePrefixCacheTest, SilentLeaseEndsAtDeadline) {
     EXPECT_LT(absl::Now() - start, absl::Minutes(5));
   }
   EXPECT_EQ(counters_.Read().leases.at("deadline"), 2u);
+  EXPECT_EQ(waits, 1);
 }
 
 TEST_F(RemotePrefixCacheTest, ReleaseEndsTheLease) {

@@ -121,19 +121,75 @@ TEST_P(EngineRestoreTest, OverwrittenDeviceObjectsAreComputed) {
     options.memory.pool_bytes = 0;
     TestWorker worker(dir(), options), cold(dir(), options, nullptr, /*with_cache=*/false);
     worker.Run(Request(Prompt(75), {23, 50}));
+    int failed_checks = 0;
     worker.cache()->mangle = [&](FetchOutcome* outcome) {
       worker.cache()->Lend(outcome);
-      auto reused = std::make_shared<KvObject>(*outcome->objects.front());
-      const std::shared_ptr<std::byte[]> other(new std::byte[reused->size_bytes]());
-      reused->device_bytes = {other, other.get()};
-      reused->check_device_bytes = [] { return absl::AbortedError("the store reused the range"); };
-      outcome->objects.front() = std::move(reused);
+      for (auto& object : outcome->objects) {
+        auto reused = std::make_shared<KvObject>(*object);
+        const std::shared_ptr<std::byte[]> other(new std::byte[reused->size_bytes]());
+        reused->device_bytes = {other, other.get()};
+        reused->check_device_bytes = [&failed_checks] {
+          ++failed_checks;
+          return absl::AbortedError("the store reused the range");
+        };
+        object = std::move(reused);
+      }
     };
     const EngineRequest request = Request(ForkedPrompt(50, 90, 1, 7), {23, 50});
     const auto warm = worker.Run(request);
     EXPECT_EQ(warm->started.cached_tokens, 0u);
     EXPECT_EQ(worker.Counter("restore_failures"), 1u);
+    EXPECT_EQ(failed_checks, 1) << "each failed check counts as a fallback";
     ExpectSame(*cold.Run(request), *warm);
+  }
+}
+
+// Lends objects, and makes each request wait for another request, which stores nothing.
+class LendingCache : public MemoryPrefixCache {
+ public:
+  explicit LendingCache(const KvLayout& layout) : MemoryPrefixCache(layout) {
+    mangle = [this](FetchOutcome* outcome) {
+      Lend(outcome);
+      if (!outcome->objects.empty()) lent = outcome->objects.front();
+    };
+  }
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t above_tokens, uint32_t, const LeaseTerms& terms,
+                     absl::Duration) override {
+    EXPECT_FALSE(lent.expired());
+    if (waits) terms.on_wait();
+    EXPECT_EQ(lent.expired(), waits);
+    LeaseOutcome turn;
+    turn.usable_tokens = above_tokens + promised_tokens;
+    return turn;
+  }
+  std::weak_ptr<const KvObject> lent;
+  bool waits = true;
+  uint32_t promised_tokens = 0;
+};
+
+TEST_P(EngineRestoreTest, LentObjectsAreReturnedDuringWait) {
+  const auto cache = std::make_shared<LendingCache>(TestWorker(dir(), Options(0))->layout());
+  TestWorker publisher(dir(), Options(0), cache);
+  publisher.Run(Request(Prompt(75), {50}));
+  EngineOptions options = Options(0);
+  options.cache.compute.min_tokens = 1;
+  TestWorker worker(dir(), options, cache);
+  EngineRequest request = Request(ForkedPrompt(50, 90, 1, 7), {50});
+  request.cache = CacheMode::kRead;
+  const auto cold = Cold(request);
+  struct Case {
+    bool waits;
+    uint32_t promised;
+    int fetches;
+  };
+  for (const Case& one : {Case{false, 0, 1}, {true, 0, 2}, {true, 16, 3}}) {
+    cache->waits = one.waits;
+    cache->promised_tokens = one.promised;
+    const int before = cache->fetches();
+    const auto warm = worker.Run(request);
+    EXPECT_EQ(cache->fetches() - before, one.fetches);
+    EXPECT_EQ(warm->started.cached_tokens, 50u);
+    ExpectSame(*cold, *warm);
   }
 }
 
