@@ -61,27 +61,27 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(const LogitRo
     reason = FinishReason::kLength;
   }
   if (holds_ && !reason.has_value() && guess != token->id) {
-    held_.push_back({sequence, *std::move(token)});
+    unsent_.push_back({sequence, *std::move(token)});
     return reason;
   }
-  SendHeld();
+  SendTokens();
   return Send(*sequence, *token) ? reason : FinishReason::kStop;
 }
 
-void AnswerWriter::SendHeld() {
-  while (!held_.empty()) {
-    const HeldToken held = std::move(held_.front());
-    held_.pop_front();
-    if (held.sequence->state->failed) continue;
+void AnswerWriter::SendTokens() {
+  while (!unsent_.empty()) {
+    const UnsentToken unsent = std::move(unsent_.front());
+    unsent_.pop_front();
+    if (unsent.sequence->state->failed) continue;
     const absl::Status sent = Caught([&] {
-      if (Send(*held.sequence, held.token)) return absl::OkStatus();
-      leave_step_(held.sequence.get());
-      FinishNow(held.sequence, FinishReason::kStop);
+      if (Send(*unsent.sequence, unsent.token)) return absl::OkStatus();
+      leave_step_(unsent.sequence.get());
+      FinishNow(unsent.sequence, FinishReason::kStop);
       return absl::OkStatus();
     });
     if (sent.ok()) continue;
-    leave_step_(held.sequence.get());
-    FailNow(held.sequence, sent);
+    leave_step_(unsent.sequence.get());
+    FailNow(unsent.sequence, sent);
   }
 }
 
@@ -147,7 +147,7 @@ bool AnswerWriter::Send(const Sequence& sequence, const SampledToken& token) {
 
 FinishReason AnswerWriter::EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens,
                                    FinishReason reason) {
-  SendHeld();
+  SendTokens();
   sequence->times.first_token_at = absl::Now();
   sequence->answer.generated = 0;
   for (const int32_t id : tokens) {
@@ -246,7 +246,7 @@ void AnswerWriter::CountHeld(const Sequence& sequence) const {
 }
 
 void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
-  SendHeld();
+  SendTokens();
   FinishNow(sequence, reason);
 }
 
@@ -299,7 +299,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
 }
 
 void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status) {
-  SendHeld();
+  SendTokens();
   FailNow(sequence, status);
 }
 

@@ -41,12 +41,12 @@ class AnswerWriter {
         counters_(counters),
         leave_step_(std::move(leave_step)) {}
 
-  // If `holds`, EmitStep does not send the last token of its step: SendHeld sends the token later,
-  // or the next callback of any request before itself. So callbacks keep their order.
+  // If `holds`, EmitStep does not send the last token of its step: SendTokens sends the token
+  // later, or the next callback of any request before itself. So callbacks keep their order.
   void HoldTokens(bool holds) { holds_ = holds; }
-  // Sends the held tokens. If a caller ends its answer, calls `leave_step` (see the constructor),
-  // because the sequence may be part of a running step, then ends the sequence.
-  void SendHeld();
+  // Sends the tokens that wait. If a caller ends its answer, calls `leave_step` (see the
+  // constructor), because the sequence may be part of a running step, then ends the sequence.
+  void SendTokens();
 
   // Samples the next token from `logits` and sends it to the caller. Returns the finish reason if
   // the token was the answer's last.
@@ -77,7 +77,7 @@ class AnswerWriter {
 
  private:
   // A token whose callback is still to be called.
-  struct HeldToken {
+  struct UnsentToken {
     SequencePtr sequence;
     SampledToken token;
   };
@@ -105,7 +105,7 @@ class AnswerWriter {
   EngineCounters* const counters_;
   const std::function<void(Sequence*)> leave_step_;
   bool holds_ = false;
-  std::deque<HeldToken> held_;
+  std::deque<UnsentToken> unsent_;
 };
 
 }  // namespace hearth

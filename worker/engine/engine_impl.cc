@@ -391,7 +391,7 @@ void EngineImpl::HandleResults(absl::Span<const SequencePart> parts, const absl:
 
 void EngineImpl::StepAhead() {
   while (StartAhead()) {
-    answers_.SendHeld();
+    answers_.SendTokens();
     for (const SequencePart& part : std::vector<SequencePart>(ahead_.parts)) {
       const RequestState& state = *part.sequence->state;
       if (!state.cancelled && !state.failed) continue;
@@ -402,7 +402,7 @@ void EngineImpl::StepAhead() {
     const std::vector<SequencePart> parts = std::exchange(ahead_.parts, {});
     HandleResults(parts, ahead_.status, !ahead_.status.ok() && ahead_.has_several);
   }
-  answers_.SendHeld();
+  answers_.SendTokens();
 }
 
 // Starts the next step if it only decodes and free memory suffices for it. Otherwise the next round
