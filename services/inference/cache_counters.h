@@ -27,7 +27,7 @@ class CacheCounters {
   FetchOutcome EndFetch(const absl::Status& status, FetchOutcome outcome, uint64_t bytes);
   // Counts fetched bytes that were copied from the store's shared memory.
   void CountShared(uint64_t bytes);
-  // Counts fetched bytes that were copied from the store's gpu tier.
+  // Counts fetched bytes that the store's gpu tier lent.
   void CountFromDevice(uint64_t bytes);
   // Counts, by reason, a fetch that tried shared memory and then used the wire.
   void CountSharedFallback(const std::string& reason);

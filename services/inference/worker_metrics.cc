@@ -79,7 +79,7 @@ std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
                           "Fetched bytes that were copied from the store's shared memory.",
                           counts.bytes_shared),
       MetricSample::Count("hearth_worker_store_device_bytes_total",
-                          "Fetched bytes that were copied from the store's gpu tier.",
+                          "Fetched bytes that the store's gpu tier lent.",
                           counts.bytes_from_device),
       MetricSample::Count("hearth_worker_store_published_bytes_total",
                           "KV bytes published to the store.", counts.bytes_published),
