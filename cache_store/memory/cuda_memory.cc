@@ -128,10 +128,12 @@ absl::Status CudaMemory::Allocate() {
   size_t free_bytes = 0, all_bytes = 0;
   cudaDeviceProp properties;
   cudaError_t error = cudaMemGetInfo(&free_bytes, &all_bytes);
-  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
-  // Use a stream of its own: libtorch computes on the default stream.
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) return Failed("cudaMemGetInfo", error);
+  error = cudaGetDeviceProperties(&properties, index_);
+  if (error != cudaSuccess) return Failed("cudaGetDeviceProperties", error);
+  // Use a stream of its own: libtorch computes on the default stream.
+  error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  if (error != cudaSuccess) return Failed("cudaStreamCreateWithFlags", error);
   if (bytes_ > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(name_, ": free bytes: ", free_bytes, " of ",
                                                      all_bytes, "; ", bytes_, " are wanted"));
