@@ -111,8 +111,8 @@ TEST(WorkerAndStore, PrefixOfOtherWeightsIsMiss) {
   WorkerServer::Options tensor_cores = floats;
   tensor_cores.engine.arithmetic = ArithmeticChoice::kBFloat16;
   const auto cases = {std::tuple(stored, blocks, Fields{"weights"}),
-                      {floats, tensor_cores, Fields{"arithmetic"}},
-                      {tensor_cores, floats, Fields{"arithmetic"}},
+                      {floats, tensor_cores, Fields{"arithmetic", "kv_dtype"}},
+                      {tensor_cores, floats, Fields{"arithmetic", "kv_dtype"}},
                       {blocks, stored, Fields{"weights"}},
                       {blocks, integers, Fields{"arithmetic", "kv_dtype"}}};
   for (const auto& [publishes, reads, fields] : cases) {
