@@ -119,11 +119,13 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "shared by all machines; auto: invariant if the CPU supports it, else exact. On cuda, "
       "invariant needs a bfloat16 checkpoint, and auto is exact");
   AddInvariantFlags(set, engine);
-  set->AddText("kv-cache", &engine->kv.cache,
-               "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
-               "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
-               "answers; offloaded: same as dynamic; offloaded_static: same as static; empty: from "
-               "the model's generation_config.json, else dynamic");
+  set->AddText(
+      "kv-cache", &engine->kv.cache,
+      "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
+      "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
+      "answers; offloaded and offloaded_static: on a device, whole chunks of global layers "
+      "in host memory, else same as dynamic and static; empty: from the model's "
+      "generation_config.json, else dynamic");
   set->AddText("kv-quantization", &engine->kv.quantization,
                "Options of the quantized strategy: "
                "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
@@ -136,7 +138,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "Memory for keys and values of running requests. 0: in the class invariant, half of the "
       "memory minus weights and pool; on a device, three quarters of its free memory");
   set->AddBytes("kv-offload-bytes", &engine->memory.kv_offload_bytes,
-                "No effect: offloaded requests are kept in --kv-bytes");
+                "Host memory for keys and values of offloaded requests on a device. 0: half of the "
+                "memory minus pool");
   set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
                 "Memory for restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,
@@ -449,6 +452,7 @@ int Main(int argc, char** argv) {
   }
   const auto tokenizer = LoadTokenizer(flags.engine.model_dir, flags.chat_template);
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
+  flags.engine.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
   for (const std::string& note : NotesOf(flags, **engine, *tokenizer)) {

@@ -93,21 +93,25 @@ ProductChoice DeviceStep::ChoiceFor(int rows) const {
           choose(model_->head, false, std::min(rows, kGraphRows))};
 }
 
-const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
+const float* DeviceStep::Run(absl::Span<const DevicePart> parts, KvStaging* staging) {
   int rows = 0;
   for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
   assert(rows >= 1);
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false);
-    last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows)};
+    last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows), staging};
     LaunchAll(last_, Nothing);
     return buffers_.logits;
   }
   few_.Write(parts, true);
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
-  last_ = {&few_, of_graph, wants ? of_graph : 0, true, ChoiceFor(of_graph)};
+  last_ = {&few_, of_graph, wants ? of_graph : 0, true, ChoiceFor(of_graph), staging};
   assert(rows <= of_graph && few_.wanted() <= of_graph);
+  if (staging != nullptr) {
+    LaunchAll(last_, Nothing);
+    return buffers_.logits;
+  }
   std::unique_ptr<DeviceGraph>& graph = graphs_[wants ? of_graph : -of_graph];
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
   graph->Replay();
@@ -123,7 +127,8 @@ void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
 
 void DeviceStep::Repeat() {
   assert(last_.plan != nullptr);
-  if (last_.splits) return graphs_.at(last_.wanted > 0 ? last_.rows : -last_.rows)->Replay();
+  if (last_.splits && last_.staging == nullptr)
+    return graphs_.at(last_.wanted > 0 ? last_.rows : -last_.rows)->Replay();
   LaunchAll(last_, Nothing);
 }
 
@@ -180,6 +185,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
       shape_.epsilon,         weights.q_norm, weights.k_norm, model_->cos[is_global],
       model_->sin[is_global], buffers_.qkv};
   Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
+  if (form.staging != nullptr) form.staging->BeforeAttention(layer);
   before("attend", layer);
   const int tile_rows = form.plan->capacity().tile_rows;
   AttendProgram<1> attend;
@@ -226,7 +232,8 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
 
 void DeviceStep::LaunchAll(const Form& form, const Before& before) {
   assert(form.plan != nullptr && form.rows >= 1 && form.wanted <= form.rows);
-  device_->SetOverlap(form.rows <= overlap_rows_);
+  device_->SetOverlap(form.rows <= overlap_rows_ && form.staging == nullptr);
+  if (form.staging != nullptr) form.staging->BeginStep();
   before("embedding", 0);
   EmbedProgram embed;
   embed.embedding = model_->head;

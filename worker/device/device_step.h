@@ -17,6 +17,7 @@
 #include "worker/device/attend_programs.h"
 #include "worker/device/device.h"
 #include "worker/device/device_model.h"
+#include "worker/device/kv_staging.h"
 #include "worker/device/product_choice.h"
 #include "worker/device/step_plan.h"
 
@@ -39,8 +40,9 @@ class DeviceStep {
 
   // Appends the tokens of each part to its sequence and writes their keys and values to the part's
   // KV blocks. Returns the logits of the wanted rows: [wanted][vocabulary] in device memory, valid
-  // until the next step. REQUIRES: the parts are within the limits.
-  const float* Run(absl::Span<const DevicePart> parts);
+  // until the next step. `staging`: the staged blocks of the parts, null if there are none; such a
+  // step is launched without a graph. REQUIRES: the parts are within the limits.
+  const float* Run(absl::Span<const DevicePart> parts, KvStaging* staging = nullptr);
   // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
 
@@ -70,6 +72,7 @@ class DeviceStep {
     int rows, wanted;
     bool splits;
     ProductChoice choice;
+    KvStaging* staging;
   };
   void LaunchAll(const Form& form, const Before& before);
   void LaunchLayer(const Form& form, int layer, const Before& before);

@@ -1,7 +1,9 @@
 #include "worker/device/emulated_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -113,14 +115,34 @@ class EmulatedDevice::Graph : public DeviceGraph {
   std::vector<Recorded> launches;
 };
 
+namespace {
+std::atomic<size_t> limit_bytes{SIZE_MAX}, used_bytes{0};
+}  // namespace
+
+void EmulatedDevice::SetFull(bool full) { limit_bytes = full ? used_bytes.load() : SIZE_MAX; }
+
 EmulatedDevice::EmulatedDevice(bool late) { LateCopies::SetLate(late); }
 
+EmulatedDevice::~EmulatedDevice() {
+  while (!memory_.empty()) Free(memory_.begin()->first);
+}
+
 void* EmulatedDevice::Allocate(size_t bytes) {
+  if (used_bytes + bytes > limit_bytes) return nullptr;
   void* memory = Aligned(bytes);
   if (memory == nullptr) return nullptr;
   std::memset(memory, 0xff, bytes);
-  memory_.emplace(memory, memory);
+  memory_.emplace(memory, bytes);
+  used_bytes += bytes;
   return memory;
+}
+
+void EmulatedDevice::Free(void* memory) {
+  const auto known = memory_.find(memory);
+  if (known == memory_.end()) return;
+  used_bytes -= known->second;
+  memory_.erase(known);
+  std::free(memory);
 }
 
 void EmulatedDevice::CopyIn(void* to, const void* from, size_t bytes) {

@@ -23,6 +23,10 @@ class EmulatedDevice : public Device {
   // If `late`, an asynchronous copy is performed when the program waits for it; else when it
   // starts.
   explicit EmulatedDevice(bool late = false);
+  ~EmulatedDevice() override;
+
+  // For tests: if `full`, all emulated devices together get no more memory than they use now.
+  static void SetFull(bool full);
 
   const char* kind() const override { return "emulated"; }
   int processors() const override { return 3; }
@@ -30,7 +34,7 @@ class EmulatedDevice : public Device {
   bool has_fused_dot() const override { return true; }
   size_t free_bytes() const override { return SIZE_MAX; }  // the real value is unknown
   void* Allocate(size_t bytes) override;
-  void Free(void* memory) override { memory_.erase(memory); }
+  void Free(void* memory) override;
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
@@ -50,15 +54,11 @@ class EmulatedDevice : public Device {
     int blocks;
   };
   class Graph;
-  struct Release {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-
   void Run(int program, const void* arguments, int blocks) const;
 
   int threads_ = 1;
-  RunParts run_parts_;  // calls parts on `threads_` threads; unused if threads_ is 1
-  std::map<void*, std::unique_ptr<void, Release>> memory_;
+  RunParts run_parts_;              // calls parts on `threads_` threads; unused if threads_ is 1
+  std::map<void*, size_t> memory_;  // size of each allocation
   std::vector<Recorded>* recording_ = nullptr;
 };
 

@@ -108,6 +108,14 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
   return chosen;
 }
 
+// Returns --kv-offload-bytes, or half of the memory that the pool leaves.
+uint64_t ChooseOffloadBytes(const EngineOptions& options, std::vector<std::string>* notes) {
+  if (options.memory.kv_offload_bytes > 0) return options.memory.kv_offload_bytes;
+  const uint64_t chosen = DefaultKvBytes(MemoryBytes(), 0, options.memory.pool_bytes);
+  notes->push_back(absl::StrCat("kv-offload-bytes: ", MiBText(chosen), ", chosen"));
+  return chosen;
+}
+
 // Returns the maximum rows of the steps that the scheduler will plan.
 StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   StepLimits limits;
@@ -122,11 +130,12 @@ StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
 // Returns the KV strategy and quantization: from the flags, else from the model's generation
 // config.
 absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout& layout) {
+  const bool on_device = options.device != "cpu";
   KvChoice of_model;
   if (options.kv.cache.empty()) {
     const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
     if (!config.ok()) return config.status();
-    absl::StatusOr<KvChoice> says = ModelKvChoice(config->generation, layout);
+    absl::StatusOr<KvChoice> says = ModelKvChoice(config->generation, layout, on_device);
     if (!says.ok()) return says.status();
     absl::Status may =
         CheckKvOnDevice(options.device, "generation_config.json: cache_implementation",
@@ -136,7 +145,7 @@ absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout
   }
   if (absl::Status may = CheckKvOnDevice(options.device, "kv-cache", options.kv.cache); !may.ok())
     return may;
-  return ChooseKv(options.kv, of_model, layout);
+  return ChooseKv(options.kv, of_model, layout, on_device);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
@@ -157,6 +166,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
     auto device = OpenDevice(options.device);
     if (!device.ok()) return device.status();
     gemma_options.device = *std::move(device);
+    gemma_options.kv_offload_bytes = ChooseOffloadBytes(options, &notes);
   }
   gemma_options.arithmetic = ArithmeticOf(options);
   if (options.kv_dtype == KvDtypeChoice::kAuto) {

@@ -17,7 +17,7 @@ uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
   const uint32_t text = sequence.tokens();
   const uint32_t shared = model_->batches() ? text - text % layout_.chunk_tokens : 0;
   const auto bytes = [&](uint32_t tokens) {
-    return model_->MissingKvBytes(nullptr, static_cast<int>(tokens), sequence.request.kv);
+    return model_->MissingKvBytes(nullptr, static_cast<int>(tokens), sequence.kv_choice());
   };
   return bytes(end) + (sequence.unforked() > 0 ? sequence.unforked() * bytes(end - shared) : 0);
 }
@@ -37,7 +37,17 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const bool whole =
       !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
   const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
-  const uint64_t budget = model_->kv_bytes().budget, needed = NeededBytes(*sequence, end);
+  const uint64_t budget = model_->kv_bytes().budget;
+  uint64_t needed = NeededBytes(*sequence, end);
+  if (budget > 0 && needed > budget && !sequence->state->offloaded && MayOffload(*sequence)) {
+    sequence->state->offloaded = true;
+    const uint64_t offloaded = NeededBytes(*sequence, end);
+    sequence->state->offloaded = offloaded <= budget;
+    if (sequence->state->offloaded) {
+      needed = offloaded;
+      NoteOffloaded(*sequence);
+    }
+  }
   sequence->holds_whole_budget = budget > 0 && needed > budget;
   if (sequence->holds_whole_budget && !sequence->resumed) {
     const std::string many =
@@ -53,9 +63,12 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   uint64_t claimed = sequence->holds_whole_budget ? budget : needed;
   for (const SequencePtr& other : others) {
     claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
-                                      other->request.kv);
+                                      other->kv_choice());
   }
+  const bool offloads = sequence->kv_choice().strategy == KvStrategy::kOffloaded;
   for (const auto& object : sequence->pooled.objects) {
+    // `needed` does not include the chunks that will be in host memory
+    if (offloads && object->id.group == LayerGroup::kGlobal) continue;
     if (model_->CountsKvBytes(*object)) claimed -= std::min<uint64_t>(claimed, object->size_bytes);
   }
   const auto lacking = [&]() -> uint64_t {
@@ -81,7 +94,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const uint32_t forks = request.searches() ? 0 : sequence->unforked();
   for (uint32_t made = 0; made <= forks; ++made) {
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(sequence->tokens() + left), request.kv);
+        model_->NewKv(static_cast<int>(sequence->tokens() + left), sequence->kv_choice());
     // the machine is out of memory
     if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {
       sequence->kv = nullptr;
@@ -122,13 +135,33 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
                                           absl::FunctionRef<absl::Status()> use) {
   for (;;) {
     absl::Status status = use();
+    if (absl::IsUnavailable(status) && Offload(sequence)) continue;
     if (!absl::IsResourceExhausted(status)) return status;
     if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
-    if (victim == nullptr) return status;
+    if (victim == nullptr) {
+      if (planner_->WithKv().size() == 1 && Offload(sequence)) continue;
+      return status;
+    }
     assert(victim->id > sequence.id);  // a sequence is never preempted for a younger one
     Preempt(victim);
   }
+}
+
+bool KvMemory::Offload(const Sequence& sequence) {
+  if (!MayOffload(sequence) || sequence.kv == nullptr || !model_->Offload(sequence.kv.get()))
+    return false;
+  sequence.state->offloaded = true;
+  NoteOffloaded(sequence);
+  return true;
+}
+
+void KvMemory::NoteOffloaded(const Sequence& sequence) {
+  counters_->Add(EngineCounter::kKvOffloads);
+  if (on_warning_ == nullptr) return;
+  on_warning_(absl::StrCat("the device has too little memory for a request of ", sequence.tokens(),
+                           " tokens: its keys and values are offloaded to host memory, and its "
+                           "steps are slower; raise --kv-bytes"));
 }
 
 absl::Status KvMemory::MakeRoom(SequencePart* part) {
@@ -147,7 +180,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     if (!decodes) planner_->ReturnTokens(sequence->id, part->tokens - least);
     part->tokens = least;
   }
-  if (absl::IsResourceExhausted(room)) room = RetryFreeingMemory(*sequence, take);
+  if (absl::IsResourceExhausted(room) || absl::IsUnavailable(room))
+    room = RetryFreeingMemory(*sequence, take);
   if (absl::IsResourceExhausted(room) && keeper_->ReleaseStaged(sequence.get())) {
     room = RetryFreeingMemory(*sequence, take);
   }

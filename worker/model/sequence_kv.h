@@ -33,13 +33,19 @@ class SequenceKv {
                        std::byte* slice) const = 0;
   // Returns the bytes of an object that covers a whole chunk, without copying; the bytes never
   // change. Returns null if some of its rows are not computed, are no longer in memory, or have
-  // another layout. If is_on_device(), the address is in device memory.
+  // another layout. If is_on_device() and not IsOffloaded(id), the address is in device memory.
   virtual std::shared_ptr<std::byte[]> Share(const ObjectId& id) const {
     (void)id;
     return nullptr;
   }
 
   virtual bool is_on_device() const { return false; }
+  // Returns whether the bytes of an object that covers a whole chunk are in host memory, although
+  // is_on_device().
+  virtual bool IsOffloaded(const ObjectId& id) const {
+    (void)id;
+    return false;
+  }
 
  protected:
   SequenceKv() = default;

@@ -5,7 +5,6 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
-#include <deque>
 
 #include "absl/strings/str_cat.h"
 #include "worker/device/attend_programs.h"
@@ -225,6 +224,7 @@ absl::Status DeviceForward::Upload() {
     model_.sin[is_global] = rotations.sin = arena_.Take<float>(values);
   }
   step_ = std::make_unique<DeviceStep>(device_.get(), &model_, limits_);
+  staging_ = std::make_unique<KvStaging>(device_.get(), model_.shape);
   if (device_->error().empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "device: ", device_->kind(), " has too little memory for the model: ", device_->error(),
@@ -257,26 +257,27 @@ absl::Status DeviceForward::Failure() const {
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
   Piece piece;
-  // KV blocks of each part, by layer group
-  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
     if (part.want > 0) part.logits->resize(static_cast<size_t>(part.want * vocabulary));
     ExtendRotations(begin + tokens);
-    blocks.push_back(
-        {part.kv->BlocksOf(LayerGroup::kLocal), part.kv->BlocksOf(LayerGroup::kGlobal)});
-    const auto& own = blocks.back();
-    const size_t most = std::max(own[0].size(), own[1].size());
+    const size_t most = std::max(part.kv->BlocksOf(LayerGroup::kLocal).size(),
+                                 part.kv->BlocksOf(LayerGroup::kGlobal).size());
     assert(most <= static_cast<size_t>(limits_.blocks));  // otherwise no piece could take the part
+    const size_t staged = part.kv->is_offloaded() ? most : 0;  // maximum number of staged blocks
     for (int done = 0; done < tokens;) {
       const int unwanted = std::max(0, tokens - part.want - done);
       const int rows = std::min(
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
-      if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks)) {
+      if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks) ||
+          (staged > 0 && !piece.parts.empty() &&
+           staging_->blocks() + staged > staging_->capacity())) {
         if (absl::Status run = RunPiece(&piece); !run.ok()) return run;
         continue;
       }
+      if (absl::Status added = AddBlocks(*part.kv, &piece); !added.ok()) return added;
+      const auto& own = piece.addresses.back();
       assert(rows >= 1);
       const int want = std::max(0, rows - unwanted);
       piece.parts.push_back(
@@ -298,18 +299,43 @@ absl::Status DeviceForward::Run(Parts parts) {
   return RunPiece(&piece);
 }
 
+// Adds the addresses of a sequence's KV blocks. Offloaded blocks are staged.
+absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, Piece* piece) {
+  auto& addresses = piece->addresses.emplace_back();
+  for (const LayerGroup group : {LayerGroup::kLocal, LayerGroup::kGlobal}) {
+    addresses[group == LayerGroup::kGlobal] = kv.BlocksOf(group);
+  }
+  if (!kv.is_offloaded()) return absl::OkStatus();
+  const std::vector<const std::byte*> offloaded = kv.OffloadedBlocks();
+  const auto on_device =
+      std::count(offloaded.begin(), offloaded.end(), static_cast<const std::byte*>(nullptr));
+  const size_t count = offloaded.size() - static_cast<size_t>(on_device);
+  if (piece->parts.empty() && !staging_->Reserve(count)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device: ", device_->kind(), " has too little memory to copy ", count,
+                     " offloaded KV blocks; lower --kv-bytes, or free memory on the device"));
+  }
+  for (size_t split = 0; split < offloaded.size(); ++split) {
+    if (offloaded[split] == nullptr) continue;
+    addresses[1][split] = staging_->AddOffloaded(offloaded[split]);
+  }
+  return absl::OkStatus();
+}
+
 // Runs the collected parts as one DeviceStep and waits for it. If the device fails, the step fails,
 // so rows that are shared or stored later are valid.
 absl::Status DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
-  const float* logits = step_->Run(piece->parts);
+  const float* logits =
+      step_->Run(piece->parts, staging_->blocks() == 0 ? nullptr : staging_.get());
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
     device_->CopyOut(to, logits, values * sizeof(float));
     logits += values;
   }
   device_->Wait();
+  staging_->Clear();
   *piece = Piece();
   return Failure();
 }

@@ -8,6 +8,7 @@
 #define HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "worker/device/device.h"
 #include "worker/device/device_model.h"
 #include "worker/device/device_step.h"
+#include "worker/device/kv_staging.h"
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/forward.h"
 #include "worker/model/invariant/invariant_weights.h"
@@ -57,6 +59,8 @@ class DeviceForward : public Forward {
     std::vector<DevicePart> parts;
     // destination of a part's logits, and number of its wanted rows
     std::vector<std::pair<float*, int>> logits;
+    // addresses of each part's KV blocks, by layer group
+    std::deque<std::array<std::vector<std::byte*>, 2>> addresses;
     int rows = 0, wanted = 0;
     size_t blocks = 0;
   };
@@ -66,6 +70,7 @@ class DeviceForward : public Forward {
   absl::Status Upload();
   absl::Status TestFusedDot();
   void ExtendRotations(int64_t positions);
+  absl::Status AddBlocks(const InvariantKv& kv, Piece* piece);
   absl::Status RunPiece(Piece* piece);
   absl::Status Failure() const;
 
@@ -79,6 +84,7 @@ class DeviceForward : public Forward {
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
+  std::unique_ptr<KvStaging> staging_;
 };
 
 }  // namespace hearth

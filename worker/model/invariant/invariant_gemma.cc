@@ -76,7 +76,7 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
 }  // namespace
 
 InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t kv_bytes,
-                               std::unique_ptr<ThreadPool> pool,
+                               uint64_t kv_offload_bytes, std::unique_ptr<ThreadPool> pool,
                                std::unique_ptr<InvariantWeights> weights,
                                std::unique_ptr<Forward> forward)
     : number_(NextModel()),
@@ -85,6 +85,9 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       weights_(std::move(weights)),
       forward_(std::move(forward)),
       kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
+      offload_blocks_(kv_blocks_->memory().is_on_device()
+                          ? std::make_unique<KvBlocks>(kv_offload_bytes)
+                          : nullptr),
       notes_(weights_->notes()) {}
 
 InvariantGemma::~InvariantGemma() = default;
@@ -110,8 +113,9 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
     forward = *std::move(on_device);
     if (kv_bytes == 0) kv_bytes = DefaultDeviceKvBytes(options.device->free_bytes());
   }
-  return std::unique_ptr<InvariantGemma>(new InvariantGemma(
-      layout, kv_bytes, std::move(pool), *std::move(weights), std::move(forward)));
+  return std::unique_ptr<InvariantGemma>(
+      new InvariantGemma(layout, kv_bytes, options.kv_offload_bytes, std::move(pool),
+                         *std::move(weights), std::move(forward)));
 }
 
 uint32_t InvariantGemma::alone_rows() const {
@@ -139,7 +143,11 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
   if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
-  const absl::Status run = forward_->Run(parts);
+  absl::Status run = forward_->Run(parts);
+  if (absl::IsResourceExhausted(run)) {  // the device had no memory to stage offloaded blocks
+    kv_blocks_->ReleaseFree();
+    run = forward_->Run(parts);
+  }
   for (const Part& part : parts) {
     if (run.ok()) {
       part.kv->Advance(static_cast<int>(part.tokens.size()));

@@ -79,7 +79,7 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
     const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
     assert(sealed != nullptr);
-    arena_->memory().Copy(CopyWay::kOut, slice,
+    MemoryOf(sealed).Copy(CopyWay::kOut, slice,
                           sealed.get() + LayersBefore(*layout_, layer) * bytes, {bytes});
     return;
   }
@@ -90,7 +90,7 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     const KvBlock& block = At(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)];
     assert(block != nullptr);
     const std::byte* from = block.get() + offset;
-    CopyColumns(&arena_->memory(), CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at,
+    CopyColumns(&MemoryOf(block), CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at,
                 slice, slice_tokens, at - slice_begin);
     at = next;
   }
@@ -101,6 +101,20 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
   if (id.tokens != layout_->chunk_tokens || end > length_) return nullptr;
   if (id.group == LayerGroup::kLocal && begin < first_local_) return nullptr;
   return WholeBlocks(id.group)[id.begin / layout_->chunk_tokens];
+}
+
+bool InvariantKv::IsOffloaded(const ObjectId& id) const {
+  const std::vector<KvBlock>& blocks = At(blocks_, id.group);
+  const size_t split = id.begin / layout_->chunk_tokens;
+  return split < blocks.size() && IsOnHost(blocks[split]);
+}
+
+void InvariantKv::Offload(KvBlocks* host) {
+  assert(is_on_device() && !seals());
+  host_ = host;
+  ahead_ = {};
+  keeps_spare_ = false;
+  for (std::vector<KvBlock>& spare : spare_) spare.clear();
 }
 
 void InvariantKv::ReserveBlocks(size_t global_blocks, size_t local_blocks) {
@@ -131,10 +145,12 @@ void InvariantKv::BeginRestore(int length) {
   first_local_ = tail == length ? length : tail - tail % static_cast<int>(layout_->chunk_tokens);
 }
 
-absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
+absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes, bool from_host) {
   assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
+  assert(!from_host || (is_offloaded() && id.group == LayerGroup::kGlobal));
   absl::StatusOr<KvBlock> block =
-      arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
+      (from_host ? host_ : arena_)
+          ->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
   if (!block.ok()) return block.status();
   auto& blocks = seals() ? At(sealed_, id.group) : At(blocks_, id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
@@ -188,6 +204,7 @@ void InvariantKv::UseAdapter(std::shared_ptr<const LoraAdapter> adapter) {
 
 void InvariantKv::ShareAll(const InvariantKv& other) {
   assert(this != &other && model_ == other.model_ && adapter_ == other.adapter_);
+  host_ = other.host_;
   blocks_ = other.blocks_;
   sealed_ = other.sealed_;
   length_ = other.length_;
@@ -224,6 +241,21 @@ void InvariantKv::DropUnseen() {
   }
 }
 
+// Moves completed chunks of global layers to host memory, until the host budget is exhausted.
+absl::Status InvariantKv::OffloadCompleted() {
+  const size_t bytes = PlainBytes(*layout_, LayerGroup::kGlobal);
+  if (host_ == nullptr || bytes == 0) return absl::OkStatus();
+  std::vector<KvBlock>& blocks = At(blocks_, LayerGroup::kGlobal);
+  for (size_t split = 0; split < static_cast<size_t>(length_) / layout_->chunk_tokens; ++split) {
+    if (IsOnHost(blocks[split])) continue;
+    absl::StatusOr<std::vector<KvBlock>> taken = host_->Take({bytes});
+    if (!taken.ok()) return absl::IsInternal(taken.status()) ? taken.status() : absl::OkStatus();
+    arena_->memory().Copy(CopyWay::kOut, taken->front().get(), blocks[split].get(), {bytes});
+    blocks[split] = std::move(taken->front());
+  }
+  return absl::OkStatus();
+}
+
 void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks) {
   blocks->resize(std::max(blocks->size(), split + 1));
   KvBlock& place = (*blocks)[split];
@@ -236,6 +268,7 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
 absl::Status InvariantKv::MakeRoom(int tokens) {
   assert(tokens >= 0);
   DropUnseen();
+  if (absl::Status offloaded = OffloadCompleted(); !offloaded.ok()) return offloaded;
   // First block to write.
   const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;
   const size_t end = SplitsTo(*layout_, length_ + tokens);
@@ -310,7 +343,17 @@ std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks
 
 std::vector<std::byte*> InvariantKv::BlocksOf(LayerGroup group) const {
   std::vector<std::byte*> blocks;
-  for (const KvBlock& block : At(blocks_, group)) blocks.push_back(block.get());
+  for (const KvBlock& block : At(blocks_, group)) {
+    blocks.push_back(IsOnHost(block) ? nullptr : block.get());
+  }
+  return blocks;
+}
+
+std::vector<const std::byte*> InvariantKv::OffloadedBlocks() const {
+  std::vector<const std::byte*> blocks;
+  for (const KvBlock& block : At(blocks_, LayerGroup::kGlobal)) {
+    blocks.push_back(IsOnHost(block) ? block.get() : nullptr);
+  }
   return blocks;
 }
 

@@ -8,6 +8,11 @@
 // writes a quantized copy to a second block. Only sealed blocks are shared and adopted. The next
 // step drops the unsealed block.
 //
+// An offloaded sequence on a device keeps the complete chunks of global layers in host memory; a
+// step copies them to the device (worker/device/kv_staging.h). Local layers stay on the device,
+// because they never exceed the window. MakeRoom moves the chunks that earlier steps completed. If
+// the host budget is exhausted, further chunks stay on the device.
+//
 // Thread safety: none; one thread at a time.
 // Ownership: shares ownership of its blocks. The InvariantGemma must outlive the InvariantKv. A
 // moved-from InvariantKv cannot be used.
@@ -88,18 +93,26 @@ class InvariantKv : public SequenceKv {
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
   bool is_on_device() const override { return arena_->memory().is_on_device(); }
+  bool IsOffloaded(const ObjectId& id) const override;
 
   // The next step allocates this many blocks in advance for later steps. As long as they suffice,
   // no later step allocates memory; blocks that leave the sliding window are reused. REQUIRES: KV
   // quantization is off.
   void ReserveBlocks(size_t global_blocks, size_t local_blocks);
 
+  // From the next step or restore on, the sequence is offloaded. `host`: allocates the blocks in
+  // host memory; must outlive the Kv. REQUIRES: is_on_device(); KV quantization is off.
+  void Offload(KvBlocks* host);
+  bool is_offloaded() const { return host_ != nullptr; }
+
   // To restore `length` tokens: call BeginRestore; then Adopt or CopyIn for each object that this
   // length needs; then FinishRestore. Local layers then have all rows of these objects. After an
   // error, call BeginRestore before any other use.
   void BeginRestore(int length);
-  // Adds an object of a complete chunk by reference.
-  absl::Status Adopt(const ObjectId& id, KvBlock bytes);
+  // Adds an object of a complete chunk by reference. `bytes` is in the memory of this Kv's blocks,
+  // or, if `from_host`, in host memory. REQUIRES: `from_host` only if the Kv is offloaded and the
+  // object belongs to global layers.
+  absl::Status Adopt(const ObjectId& id, KvBlock bytes, bool from_host = false);
   // Adds a copy of an object. `slices`: the slices of the layers in the object's group, in
   // ascending order of layer; in host memory, or if `within` in device memory.
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
@@ -127,9 +140,12 @@ class InvariantKv : public SequenceKv {
   std::vector<const std::byte*> SplitsOf(int layer) const {
     return SlicesOf(layer, blocks_, false);
   }
-  // Returns the address of each block of a layer group, null if dropped. Valid until the next
-  // MakeRoom.
+  // Returns the address of each block of a layer group, null if dropped or offloaded. Valid until
+  // the next MakeRoom.
   std::vector<std::byte*> BlocksOf(LayerGroup group) const;
+  // Returns the host address of each offloaded block of global layers, null if not offloaded. Valid
+  // until the next MakeRoom.
+  std::vector<const std::byte*> OffloadedBlocks() const;
   // Returns the address of each sealed block of a layer, null if dropped. Valid until the next
   // MakeRoom.
   std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
@@ -156,6 +172,12 @@ class InvariantKv : public SequenceKv {
     return (seals() ? sealed_ : blocks_)[static_cast<size_t>(group)];
   }
   void DropUnseen();
+  absl::Status OffloadCompleted();
+  // Returns whether the block is in the host memory of an offloaded sequence.
+  bool IsOnHost(const KvBlock& block) const { return host_ != nullptr && host_->Owns(block); }
+  BlockMemory& MemoryOf(const KvBlock& block) const {
+    return (IsOnHost(block) ? host_ : arena_)->memory();
+  }
   void Drop(LayerGroup group, KvBlock* block);
   // Stores `block`, of `bytes` bytes, at index `split`. If it replaces another block, copies that
   // block's bytes to it.
@@ -163,6 +185,7 @@ class InvariantKv : public SequenceKv {
 
   std::shared_ptr<const KvLayout> layout_;  // null if moved from
   KvBlocks* arena_ = nullptr;
+  KvBlocks* host_ = nullptr;  // not null: offloaded
   uint64_t model_ = 0;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: no LoRA adapter
   SplitBlocks blocks_;             // null: dropped, because out of the window or sealed
