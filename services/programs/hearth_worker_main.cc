@@ -103,6 +103,19 @@ constexpr char kDeviceHelp[] =
     "answers, for tests and for work on these programs without a GPU: a token of the 270M takes "
     "a second";
 
+void AddKvFlags(FlagSet* set, EngineOptions* engine) {
+  set->AddText(
+      "kv-cache", &engine->kv.cache,
+      "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
+      "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
+      "answers; offloaded and offloaded_static: on a device, whole chunks of global layers "
+      "in host memory, else same as dynamic and static; empty: from the model's "
+      "generation_config.json, else dynamic");
+  set->AddText("kv-quantization", &engine->kv.quantization,
+               "Options of the quantized strategy: "
+               "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
+}
+
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
   set->AddRequired("model", &engine->model_dir, "Gemma 3: a Hugging Face folder, or a GGUF file");
@@ -119,16 +132,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "shared by all machines; auto: invariant if the CPU supports it, else exact. On cuda, "
       "invariant needs a bfloat16 checkpoint, and auto is exact");
   AddInvariantFlags(set, engine);
-  set->AddText(
-      "kv-cache", &engine->kv.cache,
-      "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
-      "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
-      "answers; offloaded and offloaded_static: on a device, whole chunks of global layers "
-      "in host memory, else same as dynamic and static; empty: from the model's "
-      "generation_config.json, else dynamic");
-  set->AddText("kv-quantization", &engine->kv.quantization,
-               "Options of the quantized strategy: "
-               "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
+  AddKvFlags(set, engine);
   set->AddNamed("adapter", &engine->adapters,
                 "NAME=DIR, repeatable: a LoRA adapter in the format of PEFT; requests select it by "
                 "NAME (exactness class invariant)");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "worker/device/cuda_kernels.h"
+#include "worker/device/gpu_problem.h"
 
 namespace hearth {
 namespace {
@@ -29,6 +30,13 @@ class CudaDevice::Graph : public DeviceGraph {
 };
 
 CudaDevice::CudaDevice(int number) : number_(number) {
+  GpuFacts facts = {0, CUDART_VERSION, 0, ""};
+  cudaDriverGetVersion(&facts.driver);
+  const cudaError_t counted = cudaGetDeviceCount(&facts.gpus);
+  if (counted != cudaSuccess) facts.gpus = 0;
+  facts.error = cudaGetErrorString(counted == cudaSuccess ? cudaErrorNoDevice : counted);
+  cudaGetLastError();
+  if (const std::string problem = GpuProblem(facts, number); !problem.empty()) Fail(problem);
   if (!Use()) return;
   cudaStream_t stream;
   if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;

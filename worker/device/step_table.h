@@ -11,6 +11,9 @@
 
 namespace hearth {
 
+// Rows of a tile in the programs of LoRA adapters (adapter_program.h).
+inline constexpr int kAdapterTileRows = 8;
+
 // An attention work item: rows of one sequence that are computed together over consecutive splits,
 // for one KV head. Row i is query head i % sharers of token i / sharers.
 struct AttendItem {
@@ -47,17 +50,20 @@ struct StepTable {
   const int32_t* tokens;     // [rows]: token ids
   const int32_t* positions;  // [rows]: positions in their sequences
   const int32_t* wanted;     // [wanted] rows whose logits are computed, padded with 0
-  AttendList lists[2];       // [0]: local, [1]: global
+  // [rows]: numbers of LoRA adapters, -1: none; undefined if no row of the step has an adapter
+  const int32_t* adapters;
+  AttendList lists[2];  // [0]: local, [1]: global
 };
 
-// Where a layer's keys and values lie in a KV block: floats [K,V][kv_head][split][head_dim],
-// beginning at byte `offset`.
+// Where a layer's keys and values lie in a KV block: [K,V][kv_head][split][head_dim], beginning at
+// byte `offset`.
 struct KvPlace {
   int64_t offset;
   int split;  // tokens of a KV block
   int heads, kv_heads, head_dim;
-  int sharers;  // number of query heads that share one KV head
-  int window;   // number of keys that a row attends to, including its own; 0: all earlier keys
+  int sharers;   // number of query heads that share one KV head
+  int window;    // number of keys that a row attends to, including its own; 0: all earlier keys
+  bool is_bf16;  // element type of keys and values: bfloat16, else float32
 };
 
 }  // namespace hearth

@@ -29,6 +29,42 @@ void KvMemory::LookUpPool(Sequence* sequence) {
   sequence->pooled.matched_tokens = std::max(sequence->pooled.matched_tokens, matched);
 }
 
+// Makes a request offloaded that needs more than the whole budget up to token `end`, unless the
+// budget is too small for the offloaded request, too.
+void KvMemory::OffloadAboveBudget(const Sequence& sequence, uint32_t end) {
+  const uint64_t budget = model_->kv_bytes().budget;
+  const auto fits = [&] { return budget == 0 || NeededBytes(sequence, end) <= budget; };
+  if (sequence.state->offloaded || !MayOffload(sequence) || fits()) return;
+  sequence.state->offloaded = true;
+  sequence.state->offloaded = fits();
+  if (sequence.state->offloaded) NoteOffloaded(sequence);
+}
+
+// Creates the KV of a sequence and of its further samples. Returns false if the machine is out of
+// memory and the sequence can wait for others.
+absl::StatusOr<bool> KvMemory::MakeKv(Sequence* sequence, bool can_wait) {
+  const EngineRequest& request = sequence->request;
+  const uint32_t left = request.max_new_tokens - sequence->answer.generated;
+  const uint32_t forks = request.searches() ? 0 : sequence->unforked();
+  for (uint32_t made = 0; made <= forks; ++made) {
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+        model_->NewKv(static_cast<int>(sequence->tokens() + left), sequence->kv_choice());
+    if (absl::IsResourceExhausted(kv.status()) && can_wait) {
+      sequence->kv = nullptr;
+      sequence->fork_kvs.clear();
+      return false;
+    }
+    if (!kv.ok()) return kv.status();
+    model_->UseAdapter(request.adapter, kv->get());
+    if (made == 0) {
+      sequence->kv = *std::move(kv);
+    } else {
+      sequence->fork_kvs.push_back(*std::move(kv));
+    }
+  }
+  return true;
+}
+
 absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const EngineRequest& request = sequence->request;
   const uint32_t left = request.max_new_tokens - sequence->answer.generated;
@@ -38,16 +74,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
       !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
   const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
   const uint64_t budget = model_->kv_bytes().budget;
-  uint64_t needed = NeededBytes(*sequence, end);
-  if (budget > 0 && needed > budget && !sequence->state->offloaded && MayOffload(*sequence)) {
-    sequence->state->offloaded = true;
-    const uint64_t offloaded = NeededBytes(*sequence, end);
-    sequence->state->offloaded = offloaded <= budget;
-    if (sequence->state->offloaded) {
-      needed = offloaded;
-      NoteOffloaded(*sequence);
-    }
-  }
+  OffloadAboveBudget(*sequence, end);
+  const uint64_t needed = NeededBytes(*sequence, end);
   sequence->holds_whole_budget = budget > 0 && needed > budget;
   if (sequence->holds_whole_budget && !sequence->resumed) {
     const std::string many =
@@ -91,24 +119,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     sequence->pooled = PooledPrefix();  // the pool may evict the prefix while the sequence waits
     return false;
   }
-  const uint32_t forks = request.searches() ? 0 : sequence->unforked();
-  for (uint32_t made = 0; made <= forks; ++made) {
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(sequence->tokens() + left), sequence->kv_choice());
-    // the machine is out of memory
-    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {
-      sequence->kv = nullptr;
-      sequence->fork_kvs.clear();
-      return false;
-    }
-    if (!kv.ok()) return kv.status();
-    model_->UseAdapter(request.adapter, kv->get());
-    if (made == 0) {
-      sequence->kv = *std::move(kv);
-    } else {
-      sequence->fork_kvs.push_back(*std::move(kv));
-    }
-  }
+  const absl::StatusOr<bool> made = MakeKv(sequence, !others.empty());
+  if (!made.ok() || !*made) return made;
   sequence->claimed_end = end;
   return true;
 }

@@ -77,9 +77,11 @@ class KvMemory {
   bool MayOffload(const Sequence& sequence) const {
     return model_->may_offload() && !sequence.request.kv.quantization.is_on();
   }
+  void OffloadAboveBudget(const Sequence& sequence, uint32_t end);
   // Offloads a running sequence. Returns false if that is impossible or was done before.
   bool Offload(const Sequence& sequence);
   void NoteOffloaded(const Sequence& sequence);
+  absl::StatusOr<bool> MakeKv(Sequence* sequence, bool can_wait);
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
   void Preempt(SequencePtr sequence);
 

@@ -88,7 +88,10 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       offload_blocks_(kv_blocks_->memory().is_on_device()
                           ? std::make_unique<KvBlocks>(kv_offload_bytes)
                           : nullptr),
-      notes_(weights_->notes()) {}
+      notes_(weights_->notes()) {
+  const std::vector<std::string> of_device = forward_->notes();
+  notes_.insert(notes_.end(), of_device.begin(), of_device.end());
+}
 
 InvariantGemma::~InvariantGemma() = default;
 
@@ -138,7 +141,10 @@ InvariantGemma::Kv InvariantGemma::NewKv(const KvQuantization& quantization) con
 
 absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
     const std::string& dir) const {
-  return LoraAdapter::Load(dir, config(), pool_.get());
+  auto adapter = LoraAdapter::Load(dir, config(), pool_.get());
+  if (!adapter.ok()) return adapter;
+  if (absl::Status added = forward_->AddAdapter(*adapter); !added.ok()) return added;
+  return adapter;
 }
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
