@@ -1,6 +1,7 @@
 // Compares the forward pass of worker/device on a GPU with the CPU, bit for bit, and measures it.
 //
-//   device_step_bench digests MODEL DIGESTS   compares logits, keys and values with DIGESTS, the
+//   device_step_bench digests MODEL DIGESTS [bf16]
+//                                             compares logits, keys and values with DIGESTS, the
 //                                             output of seeded_digests
 //   device_step_bench tokens MODEL [bf16]     times steps of 1, 8 and 32 sequences, and kernels
 //   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
@@ -38,6 +39,7 @@ namespace hearth {
 namespace {
 
 constexpr int kContext = 512;
+constexpr int kNotRun = 77;  // exit status, as in kit.py
 constexpr size_t kFlushBytes = size_t{256} << 20;
 
 using Place = std::pair<int, int>;  // index of the text, position of the token
@@ -139,10 +141,33 @@ struct Sequence {
   }
 };
 
+// The CPU's digests of a model.
+struct Expected {
+  std::map<Place, uint64_t> digests;
+  bool kv_is_bf16 = false;
+};
+
+Expected ReadDigests(const std::string& path, const std::string& name) {
+  Expected expected;
+  std::ifstream file(path);
+  std::string of, digest;
+  int text, position;
+  while (file >> of >> text >> position >> digest) {
+    if (of != name) continue;
+    if (text == kKvDtypeText) {
+      expected.kv_is_bf16 = digest == "bfloat16";
+    } else {
+      expected.digests[{text, position}] = std::strtoull(digest.c_str(), nullptr, 16);
+    }
+  }
+  Require(!expected.digests.empty(), path + " has no digests of " + name);
+  return expected;
+}
+
 class Bench {
  public:
   // `bf16`: whether products are in bfloat16; the names of all results then say so.
-  Bench(const SeededGeometry& geometry, int positions, bool bf16 = false)
+  Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16)
       : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
     model_ = MakeSeededModel(&device_, geometry, kSeededSplit, positions,
@@ -154,17 +179,17 @@ class Bench {
                              });
     if (bf16) geometry_.name += ", bf16";
     model_.multiplies_bf16 = bf16;
+    model_.shape.kv_is_bf16 = kv_is_bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     flush_ = device_.Allocate(kFlushBytes);
     Finish();
   }
 
-  void Digests(const SeededCase& one, const std::string& path);
+  void Digests(const SeededCase& one, const Expected& expected);
   void Tokens();
   void Prefill();
 
  private:
-  using Expected = std::map<Place, uint64_t>;
   void Finish() {  // waits for the device, and ends the program if a kernel failed
     device_.Wait();
     Require(device_.error().empty(), device_.error());
@@ -202,8 +227,8 @@ void Bench::CompareLogits(const char* how, const Expected& expected,
                           const std::vector<Place>& places, const float* logits) {
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   for (size_t i = 0; i < places.size(); ++i) {
-    const auto at = expected.find(places[i]);
-    Require(at != expected.end(), "no digest for a text");
+    const auto at = expected.digests.find(places[i]);
+    Require(at != expected.digests.end(), "no digest for a text");
     const uint64_t digest = DigestOfBytes(logits + i * vocabulary, vocabulary * sizeof(float));
     ++compared_;
     if (digest == at->second) continue;
@@ -218,7 +243,7 @@ void Bench::CompareLogits(const char* how, const Expected& expected,
 
 void Bench::CompareKv(const char* how, const Expected& expected, const Sequence& sequence) {
   for (const int layer : KvLayers(geometry_)) {
-    SeededKvDigest digest(geometry_);
+    SeededKvDigest digest(geometry_, model_.shape.kv_is_bf16 ? 2 : 4);
     const bool is_global = model_.shape.is_global[static_cast<size_t>(layer)];
     std::vector<std::byte> slice(static_cast<size_t>(model_.shape.SliceBytes()));
     const auto& blocks = sequence.blocks[is_global];
@@ -229,8 +254,8 @@ void Bench::CompareKv(const char* how, const Expected& expected, const Sequence&
       digest.Add(slice.data(), static_cast<int>(split), sequence.length);
     }
     ++compared_;
-    const auto at = expected.find({0, -layer - 1});
-    if (at != expected.end() && at->second == digest.value()) continue;
+    const auto at = expected.digests.find({0, -layer - 1});
+    if (at != expected.digests.end() && at->second == digest.value()) continue;
     ++differ_;
     Row(Text("{\"differs\": \"%s\", \"how\": \"%s\", \"kv of layer\": %d}", geometry_.name.c_str(),
              how, layer));
@@ -243,17 +268,7 @@ void Bench::Report(const char* how) {
   compared_ = differ_ = 0;
 }
 
-void Bench::Digests(const SeededCase& one, const std::string& path) {
-  Expected expected;
-  std::ifstream file(path);
-  std::string name, digest;
-  int text, position;
-  while (file >> name >> text >> position >> digest) {
-    if (name == geometry_.name) {
-      expected[{text, position}] = std::strtoull(digest.c_str(), nullptr, 16);
-    }
-  }
-  Require(!expected.empty(), path + " has no digests of " + geometry_.name);
+void Bench::Digests(const SeededCase& one, const Expected& expected) {
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   std::vector<std::vector<int32_t>> texts;
   for (size_t i = 0; i < one.lengths.size(); ++i) {
@@ -304,7 +319,8 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
     CompareLogits("among 31 others", expected, places, logits.data());
   }
   Report("among 31 others");
-  RunShapes(expected, parts, places);
+  // each number of rows has only one tiling in bfloat16
+  if (!model_.multiplies_bf16) RunShapes(expected, parts, places);
 }
 
 // Runs a step of 32 sequences that each need the logits of one token, and a step of the first
@@ -549,8 +565,33 @@ void Bench::Prefill() {
 
 // --- a tiny model, on the GPU and emulated ---
 
-// Runs the same steps on both devices and compares all logits.
-void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
+// Returns a LoRA adapter for the queries and the gates of all layers.
+std::vector<AdapterLayer> SeededAdapter(const SeededGeometry& geometry) {
+  constexpr int kRank = 20;
+  uint32_t seed = 1;
+  const auto pack = [&seed](int outputs, int inputs) {
+    const SeededMatrix seeded = {++seed, 0.125f};
+    std::vector<uint16_t> values;
+    for (int i = 0; i < outputs * inputs; ++i) {
+      values.push_back(seeded.Weight(i / inputs, i % inputs));
+    }
+    const WeightRows rows = {values.data(), outputs, ElementType::kBFloat16};
+    return PackedWeights::Pack({&rows, 1}, ElementType::kFloat32, inputs, InThisThread);
+  };
+  std::vector<AdapterLayer> layers(geometry.layer_types.size());
+  for (AdapterLayer& layer : layers) {
+    for (std::vector<LowRank>* pairs : {&layer.qkv, &layer.gate}) {
+      const int outputs =
+          pairs == &layer.gate ? geometry.intermediate : geometry.heads * geometry.head_dim;
+      pairs->push_back({pack(kRank, geometry.hidden), pack(outputs, kRank), 2.0f, 0});
+    }
+  }
+  return layers;
+}
+
+// Runs the same steps on both devices and compares all logits. `what`: plain, bf16, or adapter; one
+// of two sequences then has an adapter.
+void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& what) {
   const SeededGeometry geometry = {"tiny", "lg", 130, 4, 2, 64, 64, 128, 512, 512};
   std::vector<std::vector<float>> results;
   for (Device* device : {static_cast<Device*>(emulated), static_cast<Device*>(cuda)}) {
@@ -558,8 +599,9 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
                                         [device](const auto& rows, int inputs, bool is_pair) {
                                           return MakeSeededMatrix(device, rows, inputs, is_pair);
                                         });
-    model.multiplies_bf16 = bf16;
+    model.multiplies_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
+    const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
     std::vector<float> logits(100 * 512);
     float* to = logits.data();
     Sequence one, two;
@@ -569,6 +611,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
       for (const auto& [sequence, tokens] : some) {
         sequence->Grow(device, model.shape, sequence->length + tokens);
         parts.push_back(sequence->Part(text, tokens, 1));
+        if (sequence == &two) parts.back().adapter = adapter;
       }
       step.Run(parts, to);
       to += some.size() * 512;
@@ -586,7 +629,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
   for (size_t i = 0; i < results[0].size(); ++i) {
     differ += std::memcmp(&results[0][i], &results[1][i], sizeof(float)) != 0 ? 1 : 0;
   }
-  Result(Text("tiny model%s: logits that differ from the emulation's", bf16 ? ", bf16" : ""),
+  Result("tiny model, " + what + ": logits that differ from the emulation's",
          Text("of %d", static_cast<int>(results[0].size())), differ);
 }
 
@@ -594,8 +637,9 @@ void Tiny() {
   CudaDevice cuda;
   Require(cuda.error().empty(), cuda.error());
   EmulatedDevice emulated;
-  CompareTiny(&emulated, &cuda, false);
-  if (cuda.has_fused_dot()) CompareTiny(&emulated, &cuda, true);
+  CompareTiny(&emulated, &cuda, "plain");
+  CompareTiny(&emulated, &cuda, "adapter");
+  if (cuda.has_fused_dot()) CompareTiny(&emulated, &cuda, "bf16");
   for (int program = 0; program < ProgramList::kCount; ++program) {
     const CudaDevice::Facts facts = cuda.FactsOfProgram(program);
     if (facts.local_bytes > 0) {
@@ -612,24 +656,29 @@ int Main(int argc, char** argv) {
     Tiny();
     return 0;
   }
-  if (part == "digests" && argc == 4) {
-    for (const SeededCase& one : SeededCases()) {
+  const bool bf16 = argc >= 4 && std::strcmp(argv[argc - 1], "bf16") == 0;
+  if (part == "digests" && argc == (bf16 ? 5 : 4)) {
+    for (const SeededCase& one : SeededCases(bf16)) {
       if (one.geometry.name != name) continue;
-      Bench(one.geometry, 2048).Digests(one, argv[3]);
+      if (bf16 && !CudaDevice().has_fused_dot()) {
+        std::fprintf(stderr, "bf16 needs compute capability 9.0 or later\n");
+        return kNotRun;
+      }
+      const Expected expected = ReadDigests(argv[3], DigestsName(one.geometry, bf16));
+      Bench(one.geometry, 2048, bf16, expected.kv_is_bf16).Digests(one, expected);
       return 0;
     }
   }
-  const bool bf16 = argc == 4 && std::strcmp(argv[3], "bf16") == 0;
   if (part == "tokens" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 2048, bf16).Tokens();
+    Bench(GeometryOf(name), 2048, bf16, false).Tokens();
     return 0;
   }
   if (part == "prefill" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 8192 + 128, bf16).Prefill();
+    Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
     return 0;
   }
   std::fprintf(stderr,
-               "usage: device_step_bench digests MODEL DIGESTS | "
+               "usage: device_step_bench digests MODEL DIGESTS [bf16] | "
                "tokens MODEL [bf16] | prefill MODEL [bf16] | tiny\n");
   return 2;
 }

@@ -82,8 +82,8 @@ class TinyModels(DeviceTest):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
                 ("use --exactness auto", model, "--exactness", "exact"),
-                ("device emulated, it must be dynamic, static or offloaded; got quantized", model,
-                 "--kv-cache", "quantized"),
+                ("quantized needs --kv-dtype float32; got bfloat16", model, "--kv-cache",
+                 "quantized", "--kv-quantization", "group=16", "--kv-dtype", "bfloat16"),
                 ("weights: q8_0 is supported on the CPU", model, "--weights", "q8_0"),
                 ("arithmetic: int8 is supported on the CPU", model, "--arithmetic", "int8"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),

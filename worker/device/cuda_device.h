@@ -29,9 +29,12 @@ class CudaDevice : public Device {
   size_t free_bytes() const override;
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
+  void* AllocateHost(size_t bytes) override;
+  void FreeHost(void* memory) override;
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
+  void StartCopyOut(void* to, const void* from, size_t bytes) override;
   void Launch(int program, const void* arguments, int blocks) override;
   // Enables programmatic dependent launches; no effect on GPUs before sm_90.
   void SetOverlap(bool overlap) override { overlap_ = overlap && major_ >= 9; }

@@ -1,6 +1,7 @@
 // KvStaging: copies, for the attention of one step, of KV blocks that attention cannot read where
-// they are: offloaded blocks, which are in host memory. While a layer is computed, the keys and
-// values of the next such layer are copied. Only global layers are offloaded.
+// they are: offloaded blocks, which are in host memory, and quantized blocks. While a layer is
+// computed, the offloaded keys and values of the next such layer are copied. Only global layers are
+// offloaded. Quantized blocks are dequantized before each layer's attention.
 //
 // A staged block has room for one layer in each of two buffers. Attention reads layer i of a group
 // (i counts the layers of the group) at byte i * SliceBytes() of a block, as in every KV block.
@@ -15,44 +16,63 @@
 #ifndef HEARTH_WORKER_DEVICE_KV_STAGING_H_
 #define HEARTH_WORKER_DEVICE_KV_STAGING_H_
 
+#include <array>
 #include <cstddef>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "worker/device/device.h"
 #include "worker/device/device_model.h"
+#include "worker/device/kv_quantize_programs.h"
 
 namespace hearth {
 
 class KvStaging {
  public:
+  using Counts = std::array<size_t, 2>;  // numbers of blocks: [0] local layers, [1] global layers
+
   KvStaging(Device* device, const DeviceShape& shape) : device_(device), shape_(shape) {}
   KvStaging(const KvStaging&) = delete;
   KvStaging& operator=(const KvStaging&) = delete;
-  ~KvStaging() { device_->Free(memory_); }
+  ~KvStaging();
 
-  size_t capacity() const { return capacity_; }  // maximum number of staged blocks
-  // Removes the staged blocks of the previous step. REQUIRES: the device has ended this step.
-  void Clear() { offloaded_.clear(); }
-  // Increases the capacity to at least `count` blocks. Returns false if the device has too little
-  // memory; the capacity is then 0. REQUIRES: no block is staged.
-  bool Reserve(size_t count);
-  // Stages a block in host memory. Returns its address for attention. REQUIRES: the capacity
-  // suffices; `block` lives until the step has ended.
+  // Returns whether `more` blocks can be staged in addition.
+  bool Fits(const Counts& more) const;
+  // Makes room for `counts` blocks. Returns false if the device has too little memory. REQUIRES: no
+  // block is staged.
+  bool Reserve(const Counts& counts);
+  // Stages a block; the same block only once. Returns its address for attention. `quantized.plain`
+  // is unused. REQUIRES: the block fits, and lives until the step has ended.
   std::byte* AddOffloaded(const std::byte* block);
-  size_t blocks() const { return offloaded_.size(); }  // number of staged blocks
+  std::byte* AddQuantized(bool is_global, QuantizedBlock quantized);
+  // Makes the step quantize a block that it completes.
+  void AddCompleted(bool is_global, const QuantizedBlock& block);
+  // Removes all blocks. REQUIRES: the device has ended the step.
+  void Clear();
+  bool is_empty() const;
 
   // Called by DeviceStep: before the first launch of a step, and before each layer's attention.
   void BeginStep() { StartCopies(0); }
   void BeforeAttention(int layer);
 
  private:
+  struct Area {
+    void* memory = nullptr;
+    size_t capacity = 0;                            // maximum number of staged blocks
+    std::map<const std::byte*, std::byte*> staged;  // block -> staged block
+    std::vector<QuantizedBlock> quantized, completed;
+  };
+  // Returns the staged block for `block`, and whether it is new.
+  std::pair<std::byte*, bool> Stage(bool is_global, const std::byte* block);
   void StartCopies(int number);
+  template <class Quantizer>
+  void LaunchAll(absl::Span<const QuantizedBlock> blocks, int number);
 
   Device* const device_;
   const DeviceShape& shape_;
-  void* memory_ = nullptr;
-  size_t capacity_ = 0;
+  Area areas_[2];  // [0]: local layers, [1]: global layers
   std::vector<std::pair<const std::byte*, std::byte*>> offloaded_;  // host block, staged block
 };
 

@@ -7,9 +7,11 @@
 #include <type_traits>
 
 #include "worker/device/adapter_program.h"
+#include "worker/device/argmax_program.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
+#include "worker/device/kv_quantize_programs.h"
 #include "worker/device/product_program.h"
 #include "worker/device/row_programs.h"
 
@@ -79,8 +81,9 @@ using FloatPrograms = decltype(Joined(
 inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
-using ProgramList =
-    decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())), AdapterPrograms()));
+using OtherPrograms = TypeList<ArgmaxProgram, QuantizeProgram, DequantizeProgram>;
+using ProgramList = decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())),
+                                    Joined(AdapterPrograms(), OtherPrograms())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>

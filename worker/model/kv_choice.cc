@@ -92,11 +92,12 @@ absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& 
 }
 
 absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
-                             const std::string& name) {
+                             const std::string& name, KvDtype dtype) {
   if (device == "cpu") return absl::OkStatus();
-  if (name != "quantized") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": with device ", device, ", it must be dynamic, static or offloaded; got ", name));
+  if (name != "quantized" || dtype == KvDtype::kFloat32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": with device ", device,
+                                                 ", quantized needs --kv-dtype float32; got ",
+                                                 KvDtypeName(dtype)));
 }
 
 absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout,

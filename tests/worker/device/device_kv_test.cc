@@ -1,4 +1,5 @@
-// Tests the KV strategies on the emulated device: offloaded sequences have the bits of the CPU.
+// Tests the KV strategies on the emulated device: offloaded and quantized sequences have the bits
+// of the CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,6 +96,21 @@ TEST_F(DeviceKv, OffloadedRandomRequestsMatchCpuBits) {
   const EmulatedDevice at_once;  // later tests copy at once
 }
 
+// Groups of channels and of tokens, in keys and in values.
+TEST_F(DeviceKv, QuantizedRandomRequestsMatchCpuBits) {
+  const auto device = std::make_shared<EmulatedDevice>();
+  for (const char* options :
+       {"bits=8,group=16", "bits=4,group=32,axis_key=0", "bits=2,group=16,axis_key=0,axis_value=-1",
+        "bits=4,group=8,axis_value=-1"}) {
+    auto requests = RandomRequests::Open(Dir(), kChunk, /*longest=*/110, /*first=*/4,
+                                         WeightForm::kStored, KvDtype::kFloat32, device);
+    ASSERT_TRUE(requests.ok()) << requests.status();
+    uint32_t residual = 0;
+    requests->StoreKv(ParseKvQuantization(options, &residual).value(), /*offloads=*/false);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(requests->Next(), "") << options;
+  }
+}
+
 TEST_F(DeviceKv, OffloadedHoldsOnlyStepAndWindowOnDevice) {
   const auto gemma = Load(std::make_shared<EmulatedDevice>());
   InvariantGemma::Kv kv = Offloaded(*gemma);
@@ -135,7 +151,7 @@ TEST_F(DeviceKv, StepWithTooManyStagedBlocksIsDivided) {
   const auto cpu = InvariantGemma::Load(Dir(), {2, kChunk}).value();
   const auto gemma = Load(std::make_shared<EmulatedDevice>());
   std::vector<InvariantGemma::Kv> ours, theirs;
-  std::vector<std::vector<float>> our_logits(4), their_logits(4);
+  std::vector<StepLogits> our_logits(4), their_logits(4);
   std::vector<InvariantGemma::Part> our_parts, their_parts;
   for (int i = 0; i < 4; ++i) {
     ours.push_back(i == 1 ? gemma->NewKv() : Offloaded(*gemma));
@@ -150,7 +166,7 @@ TEST_F(DeviceKv, StepWithTooManyStagedBlocksIsDivided) {
   }
   ASSERT_TRUE(gemma->Step(our_parts).ok());
   ASSERT_TRUE(cpu->Step(their_parts).ok());
-  EXPECT_EQ(our_logits, their_logits);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(our_logits[i].values(), their_logits[i].values()) << i;
 }
 
 // Without host memory, complete chunks stay on the device.

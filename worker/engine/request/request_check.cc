@@ -113,7 +113,7 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
   const bool invariant = layout.exactness == Exactness::kInvariant;
   const std::string& cache = request->requested_kv.cache;
   if (invariant) {
-    const absl::Status may = CheckKvOnDevice(model.device_kind(), "kv_cache", cache);
+    const absl::Status may = CheckKvOnDevice(model.device_kind(), "kv_cache", cache, layout.dtype);
     if (!may.ok()) return may;
   }
   const absl::StatusOr<KvChoice> kv = ChooseKv(request->requested_kv, model.kv(), layout,

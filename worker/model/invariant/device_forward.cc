@@ -279,6 +279,53 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
+// Returns pinned memory; null if there is too little. Pinning takes longer than copying to it, so
+// memory is reused.
+std::shared_ptr<float[]> DeviceForward::TakeFloats(size_t floats) {
+  for (const Pinned& one : pinned_) {
+    if (one.floats >= floats && one.memory.use_count() == 1) return one.memory;
+  }
+  const auto is_free = [](const Pinned& one) { return one.memory.use_count() == 1; };
+  pinned_.erase(std::remove_if(pinned_.begin(), pinned_.end(), is_free), pinned_.end());
+  auto* const memory = static_cast<float*>(device_->AllocateHost(floats * sizeof(float)));
+  if (memory == nullptr) return nullptr;
+  const auto release = [device = device_](float* pinned) { device->FreeHost(pinned); };
+  pinned_.push_back({std::shared_ptr<float[]>(memory, release), floats});
+  return pinned_.back().memory;
+}
+
+// Allocates the memory for the step's results: greedy keys of all wanted rows, then the logits of
+// each part. First releases the logits of the parts' previous step.
+absl::Status DeviceForward::TakeResults(Parts parts) {
+  const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
+  constexpr size_t kKeyFloats = sizeof(GreedyKey) / sizeof(float);
+  size_t wanted = 0, rows = 0;
+  for (const InvariantPart& part : parts) {
+    if (part.want == 0) continue;
+    part.logits->Resize(0);
+    wanted += static_cast<size_t>(part.want);
+    if (!part.greedy) rows += static_cast<size_t>(part.want);
+  }
+  keys_ = nullptr;
+  if (wanted == 0) return Failure();
+  const size_t floats = wanted * kKeyFloats + rows * vocabulary;
+  const std::shared_ptr<float[]> memory = TakeFloats(floats);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine has no pinned memory for ", floats, " logits"));
+  }
+  if (wanted > rows) keys_ = reinterpret_cast<GreedyKey*>(memory.get());
+  keys_copied_ = 0;
+  float* next = memory.get() + wanted * kKeyFloats;
+  for (const InvariantPart& part : parts) {
+    if (part.want == 0 || part.greedy) continue;
+    const size_t size = static_cast<size_t>(part.want) * vocabulary;
+    part.logits->Set({memory, next}, size);
+    next += size;
+  }
+  return Failure();
+}
+
 absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
   step_->AddAdapter(adapter->layers());
   adapters_.push_back(adapter);
@@ -297,29 +344,37 @@ int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
   return static_cast<int>(at - adapters_.begin());
 }
 
+// Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
+// later are valid.
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
+  if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
+  const int chunk = static_cast<int>(layout_.chunk_tokens);
+  staging_->Clear();
   Piece piece;
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
-    if (part.want > 0) part.logits->resize(static_cast<size_t>(part.want * vocabulary));
     ExtendRotations(begin + tokens);
     const size_t most = std::max(part.kv->BlocksOf(LayerGroup::kLocal).size(),
                                  part.kv->BlocksOf(LayerGroup::kGlobal).size());
     assert(most <= static_cast<size_t>(limits_.blocks));  // otherwise no piece could take the part
-    const size_t staged = part.kv->is_offloaded() ? most : 0;  // maximum number of staged blocks
     for (int done = 0; done < tokens;) {
       const int unwanted = std::max(0, tokens - part.want - done);
-      const int rows = std::min(
+      int rows = std::min(
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
+      // Rows of another chunk read other blocks in sealed form.
+      if (part.kv->seals()) rows = std::min(rows, chunk - (begin + done) % chunk);
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks) ||
-          (staged > 0 && !piece.parts.empty() &&
-           staging_->blocks() + staged > staging_->capacity())) {
-        if (absl::Status run = RunPiece(&piece); !run.ok()) return run;
+          (!piece.parts.empty() && !staging_->Fits(StagedBlocks(*part.kv, begin + done)))) {
+        RunPiece(&piece);
         continue;
       }
-      if (absl::Status added = AddBlocks(*part.kv, &piece); !added.ok()) return added;
+      absl::Status added = AddBlocks(*part.kv, begin + done, rows, &piece);
+      if (!added.ok()) {
+        device_->Wait();  // earlier pieces of the step may still run
+        return added;
+      }
       const auto& own = piece.addresses.back();
       assert(rows >= 1);
       const int want = std::max(0, rows - unwanted);
@@ -332,56 +387,109 @@ absl::Status DeviceForward::Run(Parts parts) {
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
-        float* to = part.logits->data() + (done - want - (tokens - part.want)) * vocabulary;
-        piece.logits.emplace_back(to, want);
+        const int64_t first = done - want - (tokens - part.want);
+        float* const to = part.logits->values().data();
+        piece.logits.emplace_back(part.greedy ? nullptr : to + first * vocabulary, want);
       }
       piece.rows += rows;
       piece.wanted += want;
       piece.blocks += most;
     }
   }
-  return RunPiece(&piece);
-}
-
-// Adds the addresses of a sequence's KV blocks. Offloaded blocks are staged.
-absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, Piece* piece) {
-  auto& addresses = piece->addresses.emplace_back();
-  for (const LayerGroup group : {LayerGroup::kLocal, LayerGroup::kGlobal}) {
-    addresses[group == LayerGroup::kGlobal] = kv.BlocksOf(group);
-  }
-  if (!kv.is_offloaded()) return absl::OkStatus();
-  const std::vector<const std::byte*> offloaded = kv.OffloadedBlocks();
-  const auto on_device =
-      std::count(offloaded.begin(), offloaded.end(), static_cast<const std::byte*>(nullptr));
-  const size_t count = offloaded.size() - static_cast<size_t>(on_device);
-  if (piece->parts.empty() && !staging_->Reserve(count)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("device: ", device_->kind(), " has too little memory to copy ", count,
-                     " offloaded KV blocks; lower --kv-bytes, or free memory on the device"));
-  }
-  for (size_t split = 0; split < offloaded.size(); ++split) {
-    if (offloaded[split] == nullptr) continue;
-    addresses[1][split] = staging_->AddOffloaded(offloaded[split]);
+  RunPiece(&piece);
+  device_->Wait();
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
+  const GreedyKey* keys = keys_;
+  for (const InvariantPart& part : parts) {
+    const auto rows = static_cast<size_t>(part.want);
+    if (rows > 0 && part.greedy) {
+      std::vector<GreedyToken> tokens;
+      for (size_t i = 0; i < rows; ++i) tokens.push_back({IdOfKey(keys[i]), IsFiniteKey(keys[i])});
+      part.logits->SetGreedy(std::move(tokens));
+    }
+    if (keys != nullptr) keys += rows;
   }
   return absl::OkStatus();
 }
 
-// Runs the collected parts as one DeviceStep and waits for it. If the device fails, the step fails,
-// so rows that are shared or stored later are valid.
-absl::Status DeviceForward::RunPiece(Piece* piece) {
+// Returns the first split that a row at position `begin` attends to.
+int DeviceForward::FirstStaged(bool is_global, int begin) const {
+  const int window = model_.shape.window;
+  return is_global ? 0 : std::max(0, begin - window + 1) / static_cast<int>(layout_.chunk_tokens);
+}
+
+// Returns how many blocks at most are staged for the rows of a sequence from position `begin` on.
+KvStaging::Counts DeviceForward::StagedBlocks(const InvariantKv& kv, int begin) const {
+  const auto staged = [&](bool is_global) -> size_t {
+    const bool needs = kv.seals() || (kv.is_offloaded() && is_global);
+    if (!needs || model_.shape.LayersIn(is_global) == 0) return 0;
+    const int own = begin / static_cast<int>(layout_.chunk_tokens);
+    return static_cast<size_t>(own - FirstStaged(is_global, begin));
+  };
+  return {staged(false), staged(true)};
+}
+
+// Adds the addresses of a sequence's KV blocks for `rows` rows from position `begin` on. Blocks
+// that attention cannot read in place are staged. REQUIRES: sealed rows belong to one chunk.
+absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece) {
+  if (piece->parts.empty() && !staging_->Reserve(StagedBlocks(kv, begin))) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device: ", device_->kind(),
+                     " has too little memory to copy the offloaded or quantized "
+                     "KV blocks of a sequence of ",
+                     begin,
+                     " tokens; lower --kv-bytes, or free memory of the "
+                     "device"));
+  }
+  auto& addresses = piece->addresses.emplace_back();
+  for (const bool is_global : {false, true}) {
+    const LayerGroup group = is_global ? LayerGroup::kGlobal : LayerGroup::kLocal;
+    std::vector<std::byte*>& to = addresses[is_global] = kv.BlocksOf(group);
+    if (to.empty()) continue;
+    if (kv.is_offloaded() && is_global) {
+      const std::vector<const std::byte*> offloaded = kv.OffloadedBlocks();
+      for (size_t split = 0; split < offloaded.size(); ++split) {
+        if (offloaded[split] != nullptr) to[split] = staging_->AddOffloaded(offloaded[split]);
+      }
+    }
+    if (!kv.seals()) continue;
+    const KvQuantization& form = kv.layout().quantization;
+    const std::vector<std::byte*> sealed = kv.SealedBlocksOf(group);
+    const int chunk = static_cast<int>(layout_.chunk_tokens), own = begin / chunk;
+    const auto block = [&](int split) -> QuantizedBlock {
+      const auto at = static_cast<size_t>(split);
+      return {to[at],
+              sealed[at],
+              static_cast<int16_t>(form.bits),
+              static_cast<int16_t>(form.group),
+              static_cast<int8_t>(form.axis_key),
+              static_cast<int8_t>(form.axis_value)};
+    };
+    for (int split = FirstStaged(is_global, begin); split < own; ++split) {
+      to[static_cast<size_t>(split)] = staging_->AddQuantized(is_global, block(split));
+    }
+    if ((begin + rows) % chunk == 0) staging_->AddCompleted(is_global, block(own));
+  }
+  return absl::OkStatus();
+}
+
+// Starts the collected parts as one DeviceStep, and the copies of its logits and greedy keys.
+void DeviceForward::RunPiece(Piece* piece) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
-  const float* logits =
-      step_->Run(piece->parts, staging_->blocks() == 0 ? nullptr : staging_.get());
+  const float* logits = step_->Run(piece->parts, staging_->is_empty() ? nullptr : staging_.get());
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
-    device_->CopyOut(to, logits, values * sizeof(float));
+    if (to != nullptr) device_->StartCopyOut(to, logits, values * sizeof(float));
     logits += values;
   }
-  device_->Wait();
+  if (keys_ != nullptr && piece->wanted > 0) {
+    device_->StartCopyOut(keys_ + keys_copied_, step_->FindGreatest(),
+                          static_cast<size_t>(piece->wanted) * sizeof(GreedyKey));
+    keys_copied_ += piece->wanted;
+  }
   staging_->Clear();
   *piece = Piece();
-  return Failure();
 }
 
 // --- self-test ---

@@ -349,6 +349,12 @@ std::vector<std::byte*> InvariantKv::BlocksOf(LayerGroup group) const {
   return blocks;
 }
 
+std::vector<std::byte*> InvariantKv::SealedBlocksOf(LayerGroup group) const {
+  std::vector<std::byte*> blocks;
+  for (const KvBlock& block : At(sealed_, group)) blocks.push_back(block.get());
+  return blocks;
+}
+
 std::vector<const std::byte*> InvariantKv::OffloadedBlocks() const {
   std::vector<const std::byte*> blocks;
   for (const KvBlock& block : At(blocks_, LayerGroup::kGlobal)) {

@@ -143,6 +143,9 @@ class InvariantKv : public SequenceKv {
   // Returns the address of each block of a layer group, null if dropped or offloaded. Valid until
   // the next MakeRoom.
   std::vector<std::byte*> BlocksOf(LayerGroup group) const;
+  // Returns the address of each sealed block of a layer group, null if dropped. Valid until the
+  // next MakeRoom.
+  std::vector<std::byte*> SealedBlocksOf(LayerGroup group) const;
   // Returns the host address of each offloaded block of global layers, null if not offloaded. Valid
   // until the next MakeRoom.
   std::vector<const std::byte*> OffloadedBlocks() const;
