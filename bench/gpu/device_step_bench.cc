@@ -5,10 +5,14 @@
 //                                             output of seeded_digests
 //   device_step_bench tokens MODEL [bf16]     times steps of 1, 8 and 32 sequences, and kernels
 //   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
+//   device_step_bench bars MODEL [bf16]       times steps of 1 and 32 sequences and prompts, tuned
+//   as
+//                                             a worker tunes; 27B: 12 layers, times of 62 computed
 //   device_step_bench tiny                    compares a tiny model with the emulation; for
 //                                             compute-sanitizer
-// MODEL: 270M, 1B or 4B. bf16: products in bfloat16 instead of float32. Each result is a line of
-// JSON: {"row": ..., "unit": ..., "values": [...]}, or details in a form of their own.
+// MODEL: 270M, 1B or 4B; for bars also 12B or 27B. bf16: products in bfloat16 instead of float32.
+// Each result is a line of JSON: {"row": ..., "unit": ..., "values": [...]}, or details in a form
+// of their own.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -33,14 +37,16 @@
 #include "worker/device/cuda_device.h"
 #include "worker/device/device_step.h"
 #include "worker/device/emulated_device.h"
+#include "worker/device/product_tuning.h"
 #include "worker/device/program_list.h"
+#include "worker/device/warpgroup_check.h"
 
 namespace hearth {
 namespace {
 
 constexpr int kContext = 512;
-constexpr int kNotRun = 77;  // exit status, as in kit.py
-constexpr size_t kFlushBytes = size_t{256} << 20;
+constexpr int kLayersOf27B = 12;  // more would not fit in the memory of most GPUs
+constexpr int kNotRun = 77;       // exit status, as in kit.py
 
 using Place = std::pair<int, int>;  // index of the text, position of the token
 
@@ -68,12 +74,19 @@ void Require(bool good, const std::string& what) {
 }
 
 SeededGeometry GeometryOf(const std::string& name) {
-  for (const SeededGeometry& one : {Gemma270M(), Gemma1B(), Gemma4B(), SeededCases()[0].geometry}) {
+  for (const SeededGeometry& one : {Gemma270M(), Gemma1B(), Gemma4B(), Gemma12B(),
+                                    Gemma27B(kLayersOf27B), SeededCases()[0].geometry}) {
     if (one.name == name) return one;
   }
   Require(false, "no model " + name);
   return {};
 }
+
+double WholeOf27B() {
+  return static_cast<double>(Gemma27B().layer_types.size()) / kLayersOf27B;
+}
+
+double BytesOf(const DeviceMatrix& matrix) { return 2.0 * matrix.inputs * matrix.columns; }
 
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -181,15 +194,23 @@ class Bench {
     model_.multiplies_bf16 = bf16;
     model_.shape.kv_is_bf16 = kv_is_bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
-    flush_ = device_.Allocate(kFlushBytes);
+    if (bf16 && device_.has_warpgroups()) {
+      const int differing = DifferingWarpgroupOutputs(&device_);
+      Result(geometry_.name + ": outputs of wgmma that differ from mma.sync's", "outputs",
+             differing);
+      step_->UseWarpgroups(differing == 0);
+    }
     Finish();
   }
 
   void Digests(const SeededCase& one, const Expected& expected);
   void Tokens();
   void Prefill();
+  void Bars(int longest);
 
  private:
+  std::vector<Sequence> NewSequences(std::vector<std::vector<int32_t>>* texts);
+  double Scaled(double us, int head_rows);
   void Finish() {  // waits for the device, and ends the program if a kernel failed
     device_.Wait();
     Require(device_.error().empty(), device_.error());
@@ -202,22 +223,14 @@ class Bench {
                  const std::vector<Place>& places);
 
   void Tune(int rows);
-  double TimeProduct(int shape, int which, int rows, int layers);
   void ByKernel(int rows);
   void Clocks();
-  std::vector<int> Candidates(int rows, bool is_pair);
-  const DeviceMatrix& MatrixOf(int which, int layer) const;
-  static int* ChoiceOf(ProductChoice* choice, int which);
-  void Flush() {
-    cudaMemsetAsync(flush_, 1, kFlushBytes, static_cast<cudaStream_t>(device_.stream()));
-  }
 
   SeededGeometry geometry_;
   CudaDevice device_;
   Stopwatch watch_;
   DeviceModel model_;
   std::unique_ptr<DeviceStep> step_;
-  void* flush_ = nullptr;
   int compared_ = 0, differ_ = 0;
 };
 
@@ -335,8 +348,8 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
     }
     for (const int rows : {1, 32}) {
       ProductChoice choice = step_->ChoiceFor(rows);
-      choice.qkv = choice.out = choice.down = choice.head = shape;
-      if (FactsOf(shape).takes_pairs) choice.gate_up = shape;
+      for (int& of : choice) of = shape;
+      if (!FactsOf(shape).takes_pairs) choice[kGateUp] = step_->ChoiceFor(rows)[kGateUp];
       step_->SetChoice(rows, choice);
       step_->Run(absl::MakeSpan(parts).subspan(0, static_cast<size_t>(rows)), logits.data());
       // Compares at most four rows, because computing digests takes processor time.
@@ -349,79 +362,28 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
 
 // --- times ---
 
-const DeviceMatrix& Bench::MatrixOf(int which, int layer) const {
-  const DeviceLayer& of = model_.layers[static_cast<size_t>(layer)];
-  const DeviceMatrix* all[] = {&of.qkv, &of.out, &of.gate_up, &of.down, &model_.head};
-  return *all[which];
-}
-
-int* Bench::ChoiceOf(ProductChoice* choice, int which) {
-  int* all[] = {&choice->qkv, &choice->out, &choice->gate_up, &choice->down, &choice->head};
-  return all[which];
-}
-
-std::vector<int> Bench::Candidates(int rows, bool is_pair) {
-  std::vector<int> shapes;
-  const int least = rows > 64 ? 32 : rows > 4 ? rows / 4 : rows;
-  const int most = rows > 64 ? 1 << 20 : std::max(2 * rows, 4);
-  for (int shape = 0; shape < ShapeCount(); ++shape) {
-    const ShapeFacts facts = FactsOf(shape);
-    if (facts.rows < least || facts.rows > most) continue;
-    if (is_pair && !facts.takes_pairs) continue;
-    if (device_.CanRun(ProductNumber(shape, is_pair))) shapes.push_back(shape);
-  }
-  return shapes;
-}
-
-// Runs the product kernel once in each of `layers` layers, starting with a cold cache. Returns the
-// microseconds per layer.
-double Bench::TimeProduct(int shape, int which, int rows, int layers) {
-  const ShapeFacts facts = FactsOf(shape);
-  const bool is_pair = which == 2;
-  ProductArguments product = {};
-  product.rows = rows;
-  product.x = static_cast<const float*>(flush_);
-  product.y = static_cast<float*>(flush_) + kFlushBytes / 8;
-  const auto work = [&] {
-    for (int layer = 0; layer < layers; ++layer) {
-      product.matrix = MatrixOf(which, layer);
-      product.x_stride = product.matrix.inputs;
-      product.y_stride = product.matrix.outputs;
-      const int blocks = (rows + facts.rows - 1) / facts.rows *
-                         ((product.matrix.columns + facts.columns - 1) / facts.columns);
-      device_.Launch(ProductNumber(shape, is_pair), &product, blocks);
-    }
-  };
-  return watch_.Median(3, work, [this] { Flush(); }) / layers;
-}
-
-// Chooses the tile shapes for steps of `rows` rows: for each product, the shape that is fastest
-// when the product runs alone.
+// Chooses the tilings for steps of `rows` rows: for each product, the tiling that is fastest when
+// the product runs alone.
 void Bench::Tune(int rows) {
-  if (model_.multiplies_bf16) return;  // each number of rows has only one tiling
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
+  ProductTuner tuner(&device_, &model_, step_.get());
   ProductChoice best = step_->ChoiceFor(rows);
-  const int layers = rows > 64 ? 2 : std::min(model_.shape.layers(), 18);
-  for (int which = 0; which < 5; ++which) {
-    if (which == 4 && rows > 32) continue;
-    std::vector<std::pair<double, int>> times;
-    for (const int shape : Candidates(rows, which == 2)) {
-      times.push_back({TimeProduct(shape, which, rows, which == 4 ? 1 : layers), shape});
-    }
+  for (const StepProduct product : {kQkv, kOut, kGateUp, kDown, kHead}) {
+    if (product == kHead && rows > DeviceStep::kGraphRows) continue;
+    const std::vector<TilingTime> times = tuner.TimesOf(product, rows);
     if (times.empty()) continue;
-    std::sort(times.begin(), times.end());
     std::string list;
     for (size_t i = 0; i < times.size() && i < 8; ++i) {
-      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].second, times[i].first);
+      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].tiling, times[i].us);
     }
-    const DeviceMatrix& matrix = MatrixOf(which, 0);
-    const double bytes = 2.0 * matrix.inputs * matrix.columns;
+    const DeviceMatrix& matrix = step_->MatrixOf(product, 0);
+    const double weights = 1.0 * matrix.inputs * matrix.columns;
     Row(
         Text("{\"tune\": \"%s\", \"product\": \"%s\", \"rows\": %d, \"inputs\": %d, \"columns\": "
-             "%d, \"us by shape\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
-             geometry_.name.c_str(), names[which], rows, matrix.inputs, matrix.columns,
-             list.c_str(), bytes / times[0].first / 1e6, bytes / 2 * rows / times[0].first / 1e6));
-    *ChoiceOf(&best, which) = times[0].second;
+             "%d, \"us by tiling\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
+             geometry_.name.c_str(), names[product], rows, matrix.inputs, matrix.columns,
+             list.c_str(), 2 * weights / times[0].us / 1e6, weights * rows / times[0].us / 1e6));
+    best[product] = times[0].tiling;
   }
   step_->SetChoice(rows, best);
 }
@@ -488,22 +450,83 @@ void Bench::Clocks() {
            geometry_.name.c_str(), steps, samples.c_str()));
 }
 
-void Bench::Tokens() {
+// Returns 32 sequences of kContext tokens, and the tokens of each and of its next step.
+std::vector<Sequence> Bench::NewSequences(std::vector<std::vector<int32_t>>* texts) {
   std::vector<Sequence> all(32);
-  std::vector<std::vector<int32_t>> texts;
   for (int i = 0; i < 32; ++i) {
-    texts.push_back(SeededTokens(i, kContext + 1, geometry_.vocabulary));
+    texts->push_back(SeededTokens(i, kContext + 1, geometry_.vocabulary));
   }
   for (Sequence& one : all) one.Grow(&device_, model_.shape, kContext + 1);
   for (size_t first = 0; first < 32; first += 4) {
     std::vector<DevicePart> parts;
     for (size_t i = first; i < first + 4; ++i) {
-      parts.push_back(all[i].Part(texts[i], kContext, 0));
+      parts.push_back(all[i].Part((*texts)[i], kContext, 0));
     }
     step_->Run(parts);
     for (size_t i = first; i < first + 4; ++i) all[i].length = kContext;
   }
   Finish();
+  return all;
+}
+
+// Returns the time of a step with the layers of the whole model: adds the missing layers of the
+// 27B to a step whose output matrix computed `head_rows` rows.
+double Bench::Scaled(double us, int head_rows) {
+  if (model_.shape.layers() != kLayersOf27B) return us;
+  ProductTuner tuner(&device_, &model_, step_.get());
+  const std::vector<TilingTime> head = tuner.TimesOf(kHead, head_rows);
+  return (us - head[0].us) * WholeOf27B() + head[0].us;
+}
+
+// Measures what has a bar in kit.py.
+void Bench::Bars(int longest) {
+  std::vector<std::vector<int32_t>> texts;
+  const std::vector<Sequence> all = NewSequences(&texts);
+  Row(Text("{\"tuned\": \"%s\"}", ProductTuner(&device_, &model_, step_.get()).Tune(5e5).c_str()));
+  const char* name = geometry_.name.c_str();
+  double bytes = 0;
+  for (int layer = 0; layer < model_.shape.layers(); ++layer) {
+    for (const StepProduct product : {kQkv, kOut, kGateUp, kDown}) {
+      bytes += BytesOf(step_->MatrixOf(product, layer));
+    }
+    const double seen = model_.shape.is_global[static_cast<size_t>(layer)]
+                            ? kContext
+                            : std::min(kContext, model_.shape.window);
+    bytes += seen / model_.shape.split * static_cast<double>(model_.shape.SliceBytes());
+  }
+  if (model_.shape.layers() == kLayersOf27B) bytes *= WholeOf27B();
+  bytes += BytesOf(model_.head);
+  Result(Text("%s: bytes of a token", name), "GB", bytes / 1e9);
+  for (const int rows : {1, 32}) {
+    std::vector<DevicePart> parts;
+    for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+      parts.push_back(all[i].Part(texts[i], 1, 1));
+    }
+    step_->Run(parts);
+    device_.Wait();
+    const double us = Scaled(watch_.Median(15, [this] { step_->Repeat(); }), rows);
+    Result(Text("%s: tuned step of %d sequences", name, rows), "ms", us / 1e3);
+    Result(Text("%s: rate of %d sequences", name, rows), "tokens/s", rows * 1e6 / us);
+  }
+  for (int length = 2048; length <= longest; length *= 16) {
+    const std::vector<int32_t> text = SeededTokens(40, length, geometry_.vocabulary);
+    Sequence sequence;
+    sequence.Grow(&device_, model_.shape, length);
+    const int rows = std::min(length, step_->most_rows());
+    const auto work = [&] {
+      for (sequence.length = 0; sequence.length < length; sequence.length += rows) {
+        step_->Run({sequence.Part(text, rows, sequence.length + rows == length ? 1 : 0)});
+      }
+    };
+    work();
+    const double us = Scaled(watch_.Median(length > 2048 ? 1 : 3, work), 1);
+    Result(Text("%s: tuned prefill of %d tokens", name, length), "ms", us / 1e3);
+  }
+}
+
+void Bench::Tokens() {
+  std::vector<std::vector<int32_t>> texts;
+  const std::vector<Sequence> all = NewSequences(&texts);
   double alone = 0;
   for (const int rows : {1, 8, 32}) {
     std::vector<DevicePart> parts;
@@ -512,7 +535,6 @@ void Bench::Tokens() {
     }
     double best = 0;
     for (const bool tuned : {false, true}) {
-      if (tuned && model_.multiplies_bf16) break;
       if (tuned) Tune(rows);
       for (const bool overlap : {false, true}) {
         step_->SetOverlapRows(overlap ? rows : 0);
@@ -602,6 +624,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& 
     model.multiplies_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
+    step.UseWarpgroups(cuda->has_warpgroups());
     std::vector<float> logits(100 * 512);
     float* to = logits.data();
     Sequence one, two;
@@ -677,9 +700,14 @@ int Main(int argc, char** argv) {
     Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
     return 0;
   }
+  if (part == "bars" && (argc == 3 || bf16)) {
+    const int longest = bf16 && name == "4B" ? 32768 : 2048;
+    Bench(GeometryOf(name), longest + 128, bf16, bf16).Bars(longest);
+    return 0;
+  }
   std::fprintf(stderr,
                "usage: device_step_bench digests MODEL DIGESTS [bf16] | "
-               "tokens MODEL [bf16] | prefill MODEL [bf16] | tiny\n");
+               "tokens MODEL [bf16] | prefill MODEL [bf16] | bars MODEL [bf16] | tiny\n");
   return 2;
 }
 

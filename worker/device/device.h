@@ -47,6 +47,8 @@ class Device {
   virtual size_t shared_bytes() const = 0;
   // Returns whether the matrix instructions for bfloat16 give the bits of FusedDot (fused_dot.h).
   virtual bool has_fused_dot() const = 0;
+  // Returns whether the device can run WarpgroupProductProgram.
+  virtual bool has_warpgroups() const { return false; }
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
   // Allocates device memory with undefined content, aligned to 256 bytes. Returns null if the
@@ -77,6 +79,9 @@ class Device {
   using RunParts =
       std::function<void(int64_t parts, const std::function<void(int64_t part)>& body)>;
   virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
+  // Calls `launches` and returns the time in microseconds that they take on the device. If the
+  // device cannot measure, returns a negative number without calling `launches`.
+  virtual double Time(const std::function<void()>& /*launches*/) { return -1; }
   // Calls `launches` and records its launches without running them.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Waits until all launches have ended.

@@ -40,7 +40,8 @@ class DeviceForward : public Forward {
   absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
   // Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
-  // the same bits. The steps use every shape of the matrix product.
+  // the same bits. Before this, chooses how products are computed: measures the tilings if the
+  // device can, and uses warpgroup instructions if they give the bits of mma.sync.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
@@ -71,6 +72,7 @@ class DeviceForward : public Forward {
                 const KvLayout& layout, ThreadPool* pool);
   absl::Status Upload();
   absl::Status CheckBf16();
+  void ChooseProducts();
   void ExtendRotations(int64_t positions);
   int FirstStaged(bool is_global, int begin) const;
   KvStaging::Counts StagedBlocks(const InvariantKv& kv, int begin) const;
