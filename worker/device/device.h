@@ -2,7 +2,10 @@
 // Implementations: CudaDevice (cuda_device.h) and EmulatedDevice (emulated_device.h). Both run the
 // programs of program_list.h.
 //
-// Thread safety: none; one thread at a time.
+// The device has two queues. Launches and copies run in one queue, in the order of the calls.
+// Transfers run in the other queue beside them, in the order of the calls. Events order the queues.
+//
+// Thread safety: none; one thread at a time. A DeviceEvent may be used from any thread.
 // Ownership: memory lives until Free, or until the device is destroyed.
 // Errors: after a call has failed, all later calls do nothing; error() says which call failed and
 // why.
@@ -23,6 +26,17 @@ class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   virtual void Replay() = 0;
+};
+
+// A point in a device's queue of transfers: it ends when all earlier transfers have ended.
+//
+// Thread safety: any thread. The device must outlive the event's methods.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Waits until the event has ended. Returns false if the device has failed: the bytes of the
+  // transfers are then undefined.
+  virtual bool Wait() = 0;
 };
 
 // Direction of a copy: to the device, from the device, or within the device.
@@ -58,6 +72,16 @@ class Device {
   virtual void CopyIn(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   virtual void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
+  // Starts a transfer and returns. Before an event that is recorded later has ended, the memory at
+  // `from` must not change, and neither memory may be freed. With pageable host memory the call may
+  // wait for the copy.
+  virtual void StartTransfer(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
+  // Makes later transfers begin after all launches and copies so far have ended.
+  virtual void MakeTransfersWait() = 0;
+  // Returns an event that ends when all transfers so far have ended.
+  virtual std::shared_ptr<DeviceEvent> RecordTransfers() = 0;
+  // Makes later launches and copies begin after the event has ended. REQUIRES: no capture runs.
+  virtual void MakeLaunchesWait(const DeviceEvent& event) = 0;
   // Runs `blocks` thread blocks of the program with number `program` in ProgramList, after all
   // earlier launches.
   virtual void Launch(int program, const void* arguments, int blocks) = 0;

@@ -93,14 +93,16 @@ ProductChoice DeviceStep::ChoiceFor(int rows) const {
           choose(model_->head, false, std::min(rows, kGraphRows))};
 }
 
-const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
+const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLayer& await) {
   int rows = 0;
   for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
   assert(rows >= 1);
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false);
     last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows)};
+    await_ = await == nullptr ? nullptr : &await;
     LaunchAll(last_, Nothing);
+    await_ = nullptr;
     return buffers_.logits;
   }
   few_.Write(parts, true);
@@ -110,6 +112,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
   assert(rows <= of_graph && few_.wanted() <= of_graph);
   std::unique_ptr<DeviceGraph>& graph = graphs_[wants ? of_graph : -of_graph];
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
+  if (await != nullptr) await(shape_.layers() - 1);
   graph->Replay();
   return buffers_.logits;
 }
@@ -173,6 +176,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          shape_.head_dim,
                          shape_.heads / shape_.kv_heads,
                          is_global ? 0 : shape_.window};
+  if (await_ != nullptr) (*await_)(layer);
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
   const HeadNormProgram heads = {

@@ -37,10 +37,15 @@ class DeviceStep {
   // If the device has too little memory, device->error() is set.
   DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
 
+  // Called before launches that read or write the KV of the layers up to `layer`: makes them wait
+  // for transfers (Device::MakeLaunchesWait).
+  using AwaitLayer = std::function<void(int layer)>;
   // Appends the tokens of each part to its sequence and writes their keys and values to the part's
   // KV blocks. Returns the logits of the wanted rows: [wanted][vocabulary] in device memory, valid
-  // until the next step. REQUIRES: the parts are within the limits.
-  const float* Run(absl::Span<const DevicePart> parts);
+  // until the next step. A step of many rows waits before each layer. A graph cannot wait for an
+  // event that is recorded after its capture, so a step of few rows waits for all layers first.
+  // REQUIRES: the parts are within the limits.
+  const float* Run(absl::Span<const DevicePart> parts, const AwaitLayer& await = nullptr);
   // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
 
@@ -93,6 +98,7 @@ class DeviceStep {
   std::map<int, ProductChoice> choices_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_;
   Form last_ = {};
+  const AwaitLayer* await_ = nullptr;  // set while Run launches many rows
 };
 
 }  // namespace hearth

@@ -10,7 +10,6 @@ namespace {
 
 class OnHost : public BlockMemory {
  public:
-  bool is_on_device() const override { return false; }
   std::byte* Allocate(size_t bytes) override { return AllocateKernelBytes(bytes).release(); }
   void Free(std::byte* memory) override { FreeKernelBytes()(memory); }
   void Copy(CopyWay, std::byte* to, const std::byte* from, const CopyRuns& runs) override {
@@ -23,7 +22,7 @@ class OnHost : public BlockMemory {
 class OnDevice : public BlockMemory {
  public:
   explicit OnDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-  bool is_on_device() const override { return true; }
+  std::shared_ptr<Device> device() const override { return device_; }
   std::byte* Allocate(size_t bytes) override {
     void* memory = device_->Allocate(bytes);
     if (memory == nullptr) {

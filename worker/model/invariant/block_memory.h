@@ -23,7 +23,9 @@ class DeviceError : public std::runtime_error {
 class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
-  virtual bool is_on_device() const = 0;
+  bool is_on_device() const { return device() != nullptr; }
+  // Returns the device whose memory this is; null for host memory.
+  virtual std::shared_ptr<Device> device() const { return nullptr; }
   // Allocates memory with undefined content, aligned to 64 bytes.
   virtual std::byte* Allocate(size_t bytes) = 0;
   virtual void Free(std::byte* memory) = 0;

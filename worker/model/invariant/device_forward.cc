@@ -256,6 +256,9 @@ absl::Status DeviceForward::Failure() const {
 
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
+  const auto await = [parts](int layer) {
+    for (const InvariantPart& part : parts) part.kv->AwaitRestore(layer);
+  };
   Piece piece;
   // KV blocks of each part, by layer group
   std::deque<std::array<std::vector<std::byte*>, 2>> blocks;
@@ -274,7 +277,7 @@ absl::Status DeviceForward::Run(Parts parts) {
       const int rows = std::min(
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks)) {
-        if (absl::Status run = RunPiece(&piece); !run.ok()) return run;
+        if (absl::Status run = RunPiece(&piece, await); !run.ok()) return run;
         continue;
       }
       assert(rows >= 1);
@@ -295,15 +298,15 @@ absl::Status DeviceForward::Run(Parts parts) {
       piece.blocks += most;
     }
   }
-  return RunPiece(&piece);
+  return RunPiece(&piece, await);
 }
 
 // Runs the collected parts as one DeviceStep and waits for it. If the device fails, the step fails,
 // so rows that are shared or stored later are valid.
-absl::Status DeviceForward::RunPiece(Piece* piece) {
+absl::Status DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
-  const float* logits = step_->Run(piece->parts);
+  const float* logits = step_->Run(piece->parts, await);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
     device_->CopyOut(to, logits, values * sizeof(float));

@@ -66,7 +66,7 @@ class DeviceForward : public Forward {
   absl::Status Upload();
   absl::Status TestFusedDot();
   void ExtendRotations(int64_t positions);
-  absl::Status RunPiece(Piece* piece);
+  absl::Status RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
   absl::Status Failure() const;
 
   const std::shared_ptr<Device> device_;

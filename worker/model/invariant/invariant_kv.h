@@ -8,6 +8,10 @@
 // writes a quantized copy to a second block. Only sealed blocks are shared and adopted. The next
 // step drops the unsealed block.
 //
+// On a device, a restore copies objects beside steps of other sequences, one layer after the other.
+// The first step of the sequence waits for each layer (AwaitRestore). The copied objects live until
+// the next step after it.
+//
 // Thread safety: none; one thread at a time.
 // Ownership: shares ownership of its blocks. The InvariantGemma must outlive the InvariantKv. A
 // moved-from InvariantKv cannot be used.
@@ -35,6 +39,7 @@
 #include "proto/kv_layout.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/lora_adapter.h"
+#include "worker/model/invariant/transfers.h"
 #include "worker/model/sequence_kv.h"
 
 namespace hearth {
@@ -45,15 +50,16 @@ namespace hearth {
 
 // Copies token columns [begin, begin + count) of a slice with `from_tokens` columns to a slice with
 // `to_tokens` columns, beginning at its column `to_begin`. For each of K, V and each KV head, this
-// is one contiguous run of rows.
-inline void CopyColumns(BlockMemory* memory, CopyWay way, const KvLayout& layout,
-                        const std::byte* from, int from_tokens, int begin, int count, std::byte* to,
-                        int to_tokens, int to_begin) {
+// is one contiguous run of rows. `copier`: a BlockMemory or Transfers.
+template <typename Copier>
+void CopyColumns(Copier* copier, CopyWay way, const KvLayout& layout, const std::byte* from,
+                 int from_tokens, int begin, int count, std::byte* to, int to_tokens,
+                 int to_begin) {
   const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
   const auto bytes = [row_bytes](int rows) { return static_cast<size_t>(rows) * row_bytes; };
   CopyRuns runs = {bytes(count), size_t{2} * layout.kv_heads, bytes(from_tokens), bytes(to_tokens)};
   if (count == from_tokens && count == to_tokens) runs = {runs.bytes * runs.count};
-  memory->Copy(way, to + bytes(to_begin), from + bytes(begin), runs);
+  copier->Copy(way, to + bytes(to_begin), from + bytes(begin), runs);
 }
 
 // Returns the number of earlier layers in the same layer group.
@@ -88,6 +94,8 @@ class InvariantKv : public SequenceKv {
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
   bool is_on_device() const override { return arena_->memory().is_on_device(); }
+  std::unique_ptr<RowCopies> StartCopyOut(const ObjectId& id, int begin, int end,
+                                          std::byte* bytes) const override;
 
   // The next step allocates this many blocks in advance for later steps. As long as they suffice,
   // no later step allocates memory; blocks that leave the sliding window are reused. REQUIRES: KV
@@ -101,10 +109,15 @@ class InvariantKv : public SequenceKv {
   // Adds an object of a complete chunk by reference.
   absl::Status Adopt(const ObjectId& id, KvBlock bytes);
   // Adds a copy of an object. `slices`: the slices of the layers in the object's group, in
-  // ascending order of layer; in host memory, or if `within` in device memory.
+  // ascending order of layer; in host memory, or if `within` in device memory. `owner`: on a
+  // device, keeps the slices until they are copied.
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
-                      bool within = false);
+                      bool within = false, std::shared_ptr<const void> owner = nullptr);
   void FinishRestore();
+  // Makes later launches on the device wait until the layers up to `layer` are restored.
+  void AwaitRestore(int layer) const {
+    if (arrivals_ != nullptr) arrivals_->MakeStepsWait(static_cast<size_t>(layer));
+  }
 
   // Sets the LoRA adapter for all rows. REQUIRES: the Kv is empty; the adapter belongs to the same
   // model.
@@ -149,6 +162,21 @@ class InvariantKv : public SequenceKv {
   const KvLayout& layout() const { return *layout_; }
 
  private:
+  // An object that a restore copies.
+  struct Incoming {
+    ObjectId id;
+    std::vector<const std::byte*> slices;
+    CopyWay way;
+    KvBlock block;
+    std::shared_ptr<const void> owner;
+  };
+  template <typename Copier>
+  void CopySlice(Copier* copier, const Incoming& object, size_t index) const;
+  template <typename Copier>
+  void CopyOutWith(Copier* copier, int layer, int begin, int end, int slice_begin, int slice_tokens,
+                   std::byte* slice) const;
+  void StartIncoming();
+  void AwaitWholeRestore() const { AwaitRestore(static_cast<int>(layout_->layers.size()) - 1); }
   LayerGroup GroupOf(int layer) const { return layout_->layers[static_cast<size_t>(layer)]; }
   using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // [group][split]
   std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
@@ -171,8 +199,11 @@ class InvariantKv : public SequenceKv {
   std::array<size_t, 2> ahead_{};  // number of blocks to allocate in the next step, by layer group
   bool keeps_spare_ = false;       // whether blocks that leave the window are reused
   int length_ = 0, restoring_ = 0;
-  bool shares_end_ = false;  // whether the incomplete last block may be shared
-  int first_local_ = 0;      // first position that local layers have
+  bool shares_end_ = false;         // whether the incomplete last block may be shared
+  int first_local_ = 0;             // first position that local layers have
+  std::vector<Incoming> incoming_;  // on a device: objects that FinishRestore will copy
+  std::shared_ptr<Transfers>
+      arrivals_;  // copies of the last restore, an event for each layer; or null
 };
 
 }  // namespace hearth
