@@ -63,6 +63,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > budget ? all - budget : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
+  if (lacking() > 0) keeper_->publisher().AwaitSeals();
   // If other sequences run, evict only if evicting frees enough. Otherwise this sequence must wait
   // anyway, and evicting would only lose restore points.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
@@ -123,7 +124,9 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
   for (;;) {
     absl::Status status = use();
     if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
+    if (FreeUnused() || keeper_->publisher().AwaitSeals() || keeper_->publisher().DropOldest() ||
+        ReleasePooled(sequence))
+      continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) return status;
     assert(victim->id > sequence.id);  // a sequence is never preempted for a younger one

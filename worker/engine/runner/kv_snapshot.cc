@@ -155,8 +155,10 @@ absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, con
   manifest.fingerprint = fingerprint.digest();
   manifest.token_count = manifest.next_position = static_cast<uint32_t>(token_ids.size());
   manifest.token_ids = std::move(token_ids);
-  for (const auto& object : objects)
+  for (const auto& object : objects) {
+    if (!object->Complete()) return absl::InternalError("device: a copy from the device failed");
     manifest.objects.push_back({object->id, object->slice_digests});
+  }
   absl::StatusOr<std::string> file = BuildSnapshotHeader(fingerprint, manifest);
   if (!file.ok()) return file.status();
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(*file);
