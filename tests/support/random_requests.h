@@ -70,6 +70,7 @@ class RandomRequests {
     InvariantGemmaOptions options{2, chunk};
     options.device = std::move(device);
     options.arithmetic = arithmetic;
+    options.kv_dtype = kv_dtype;
     auto model = InvariantGemma::Load(model_dir, options);
     if (!model.ok()) return model.status();
     requests.on_device_ = *std::move(model);

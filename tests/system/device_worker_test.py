@@ -16,12 +16,11 @@ NEW_TOKENS = 3
 
 class DeviceTest(SystemTest):
 
-    def check(self, model, chunk, vocabulary_step=1, arithmetic="float32"):
+    def check(self, model, chunk, *flags, vocabulary_step=1):
         """One worker publishes a prompt. Another worker restores it from the store, and the first
         worker restores it from its pool."""
         store = self.cluster.store(self.folder / "data")
         options = {"pool_bytes": "64MiB", "chunk_tokens": chunk}
-        flags = ["--arithmetic", arithmetic]
         device = self.worker(model, store.address, "--device", "emulated", *flags, **options)
         cpu = self.worker(model, store.address, *flags, **options)
 
@@ -47,7 +46,10 @@ class TinyModels(DeviceTest):
         self.check(self.model("wide", dtype="bfloat16"), CHUNK_TOKENS)
 
     def test_bf16_restores_exactly(self):
-        self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS, arithmetic="bf16")
+        self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS, "--arithmetic", "bf16")
+
+    def test_bf16_keys_and_values_restore_exactly(self):
+        self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS, "--kv-dtype", "bfloat16")
 
     def test_unsupported_flags_stop_start(self):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
@@ -60,7 +62,6 @@ class TinyModels(DeviceTest):
                 ("device emulated, it must be dynamic or static; got offloaded", model,
                  "--kv-cache", "offloaded"),
                 ("weights: q8_0 is supported on the CPU", model, "--weights", "q8_0"),
-                ("kv-dtype: bfloat16 is supported on the CPU", model, "--kv-dtype", "bfloat16"),
                 ("arithmetic: int8 is supported on the CPU", model, "--arithmetic", "int8"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
                 ("arithmetic: bf16 multiplies bfloat16 weights only", float32, "--arithmetic",
@@ -85,7 +86,8 @@ class RealModel(DeviceTest):
         self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000)
 
     def test_gemma_270m_in_bf16_restores_exactly(self):
-        self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000, arithmetic="bf16")
+        self.check(ROOT / "models" / "gemma-3-270m", 128, "--arithmetic", "bf16",
+                   vocabulary_step=1000)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,10 @@ struct RunningSum {
 };
 
 // Attention of query rows over the KV cache. An AttendItem is a tile of query rows; a thread block
-// computes items, one KV head each, until no item is left. kTileRows: maximum rows of an item.
-template <int kTileRows>
+// computes items, one KV head each, until no item is left. kTileRows: maximum rows of an item. Kv:
+// element type of keys and values, float or BFloat16; each element is widened to float when it is
+// read from memory.
+template <int kTileRows, class Kv>
 struct AttendProgram {
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   static constexpr int kHeadDimMax = 256, kSplitMax = 256;
@@ -54,7 +56,7 @@ struct AttendProgram {
   static constexpr int kRowGroups = kTileRows / kRowsEach;
 
   struct Shared {
-    alignas(16) float values[kDepth][kStageKeys * kHeadDimMax];  // [key of the stage][head_dim]
+    alignas(16) Kv values[kDepth][kStageKeys * kHeadDimMax];  // [key of the stage][head_dim]
     alignas(16) float queries[kTileRows][kHeadDimMax];
     alignas(16) float scores[kTileRows][kSplitMax];  // [row][key]: scores, later softmax weights
     float largest[kTileRows], partial[kTileRows][16];
@@ -133,8 +135,8 @@ struct AttendProgram {
     for (int i = 0; i < item.splits; ++i) {
       const std::byte* block =
           InGlobal(i == 0 ? item.block : table.lists[is_global].blocks[item.first_block + i]);
-      const float* keys = reinterpret_cast<const float*>(block + place.offset) +
-                          static_cast<int64_t>(kv_head) * place.split * place.head_dim;
+      const Kv* keys = reinterpret_cast<const Kv*>(block + place.offset) +
+                       static_cast<int64_t>(kv_head) * place.split * place.head_dim;
       RunSplit(shared, item, kv_head, i, keys, &outputs);
       Keep(shared, item, number, kv_head, item.first_split + i, &outputs);
       BARRIER();
@@ -159,10 +161,9 @@ struct AttendProgram {
 
   // Computes attention over split number i of the item.
   HEARTH_HOST_DEVICE void RunSplit(Shared* shared, const AttendItem& item, int kv_head, int i,
-                                   const float* keys, Outputs* outputs) const {
+                                   const Kv* keys, Outputs* outputs) const {
     const int split = item.first_split + i;
-    const float* values =
-        keys + static_cast<int64_t>(place.kv_heads) * place.split * place.head_dim;
+    const Kv* values = keys + static_cast<int64_t>(place.kv_heads) * place.split * place.head_dim;
     // `first` to `last`: keys that at least one row attends to. `all`: keys that every row attends
     // to. Both bounds of a row's range ascend with its position.
     const Seen first = SeenAt(item.position, split);
@@ -215,14 +216,14 @@ struct AttendProgram {
     WaitCopies<0>();
   }
 
-  HEARTH_HOST_DEVICE void LoadValues(Shared* shared, int stage, const float* values,
-                                     int key) const {
-    const int quads = place.head_dim / 4;
+  HEARTH_HOST_DEVICE void LoadValues(Shared* shared, int stage, const Kv* values, int key) const {
+    constexpr int kPiece = 16 / sizeof(Kv);  // elements of an asynchronous copy
+    const int pieces = kStageKeys * place.head_dim / kPiece;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
-        for (int i = warp * 32 + lane; i < kStageKeys * quads; i += kThreads) {
-          Copy16(&shared->values[stage][i * 4],
-                 values + static_cast<int64_t>(key) * place.head_dim + i * 4);
+        for (int i = warp * 32 + lane; i < pieces; i += kThreads) {
+          Copy16(&shared->values[stage][i * kPiece],
+                 values + static_cast<int64_t>(key) * place.head_dim + i * kPiece);
         }
       }
     }
@@ -232,21 +233,21 @@ struct AttendProgram {
   using Keys = PerThread<Float4, kIsFew ? kRuns * kKeysEach : 1, kWarps>;
 
   // Four lanes share a key; each lane computes four of the sixteen partial sums.
-  HEARTH_HOST_DEVICE const float* KeyOf(const float* keys, int first, int end, int k, int warp,
-                                        int lane) const {
+  HEARTH_HOST_DEVICE const Kv* KeyOf(const Kv* keys, int first, int end, int k, int warp,
+                                     int lane) const {
     const int at = first + warp * 8 + lane / 4 + k * kPassKeys;
     return keys + static_cast<int64_t>(at < end ? at : end - 1) * place.head_dim + lane % 4 * 4;
   }
-  HEARTH_HOST_DEVICE void LoadKeys(const float* keys, int first, int end, Keys* known) const {
+  HEARTH_HOST_DEVICE void LoadKeys(const Kv* keys, int first, int end, Keys* known) const {
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
         HEARTH_UNROLL
         for (int k = 0; k < kKeysEach; ++k) {
-          const float* from = KeyOf(keys, first, end, k, warp, lane);
+          const Kv* from = KeyOf(keys, first, end, k, warp, lane);
           HEARTH_UNROLL
           for (int run = 0; run < kRuns; ++run) {
             if (run * 16 >= place.head_dim) continue;
-            known->At(warp, lane)[run * kKeysEach + k] = LoadFloat4(from + run * 16);
+            known->At(warp, lane)[run * kKeysEach + k] = LoadFloats<4>(from + run * 16);
           }
         }
       }
@@ -254,7 +255,7 @@ struct AttendProgram {
   }
 
   // Computes the scores of all rows for the keys of one pass, which begins at key `first`.
-  HEARTH_HOST_DEVICE void Score(Shared* shared, const float* keys, Keys* known, int first,
+  HEARTH_HOST_DEVICE void Score(Shared* shared, const Kv* keys, Keys* known, int first,
                                 int end) const {
     const int dim = place.head_dim;
     FOR_WARPS(warp, kWarps) {
@@ -263,7 +264,7 @@ struct AttendProgram {
         float* own = sums.At(0, lane);
         HEARTH_UNROLL
         for (int i = 0; i < kTileRows * kKeysEach * 4; ++i) own[i] = 0;
-        const float* from[kKeysEach];
+        const Kv* from[kKeysEach];
         HEARTH_UNROLL
         for (int k = 0; k < kKeysEach; ++k) from[k] = KeyOf(keys, first, end, k, warp, lane);
         HEARTH_UNROLL_BY((kIsFew ? kRuns : 2))
@@ -274,7 +275,7 @@ struct AttendProgram {
           HEARTH_UNROLL
           for (int k = 0; k < kKeysEach; ++k) {
             wide[k] =
-                kIsFew ? known->At(warp, lane)[run * kKeysEach + k] : LoadFloat4(from[k] + at);
+                kIsFew ? known->At(warp, lane)[run * kKeysEach + k] : LoadFloats<4>(from[k] + at);
           }
           HEARTH_UNROLL
           for (int r = 0; r < kTileRows; ++r) {
@@ -384,7 +385,7 @@ struct AttendProgram {
       FOR_LANES(lane) {
         const int group = GroupOf(warp, lane);
         if (group >= kRowGroups) continue;
-        const float* values = &shared->values[place_of_stage][ColumnOf(warp, lane)];
+        const Kv* values = &shared->values[place_of_stage][ColumnOf(warp, lane)];
         float* own = sums->At(warp, lane);
         HEARTH_UNROLL
         for (int key = 0; key < kStageKeys; key += 4) {
@@ -419,7 +420,7 @@ struct AttendProgram {
       FOR_LANES(lane) {
         const int group = GroupOf(warp, lane);
         if (group >= kRowGroups) continue;
-        const float* values = &shared->values[place_of_stage][ColumnOf(warp, lane)];
+        const Kv* values = &shared->values[place_of_stage][ColumnOf(warp, lane)];
         float* own = sums->At(warp, lane);
         Seen seen[kRowsEach];
         HEARTH_UNROLL

@@ -25,6 +25,7 @@
 #include <cstring>
 
 #include "worker/kernels/functions.h"
+#include "worker/kernels/fused_dot.h"
 
 #if !defined(__CUDA_ARCH__)
 #include "worker/device/late_copies.h"
@@ -145,6 +146,20 @@ HEARTH_HOST_DEVICE void ShuffleXor(PerThread<T, N, kWarps>* values, int at, int 
 #endif
 }
 
+// Rounds two floats to the nearest bfloat16, ties to even; `low` becomes the lower half.
+HEARTH_HOST_DEVICE uint32_t Bf16Pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return NarrowOne(low).bits | uint32_t{NarrowOne(high).bits} << 16;
+#endif
+}
+HEARTH_HOST_DEVICE uint16_t Bf16Of(float value) {
+  return static_cast<uint16_t>(Bf16Pair(value, 0));
+}
+
 // Hints to the compiler that an address read from a table points to global memory.
 template <typename T>
 HEARTH_HOST_DEVICE T* InGlobal(T* address) {
@@ -169,6 +184,18 @@ HEARTH_HOST_DEVICE Floats<N> LoadFloats(const float* from) {
   return *reinterpret_cast<const Floats<N>*>(from);
 }
 HEARTH_HOST_DEVICE Float4 LoadFloat4(const float* from) { return LoadFloats<4>(from); }
+// Loads N values of bfloat16 with one instruction and widens them.
+template <int N>
+HEARTH_HOST_DEVICE Floats<N> LoadFloats(const BFloat16* from) {
+  struct alignas(2 * N) Narrow {
+    uint16_t bits[N];
+  };
+  const Narrow narrow = *reinterpret_cast<const Narrow*>(from);
+  Floats<N> wide;
+  HEARTH_UNROLL
+  for (int i = 0; i < N; ++i) wide.v[i] = exact::FloatOf(uint32_t{narrow.bits[i]} << 16);
+  return wide;
+}
 HEARTH_HOST_DEVICE Word4 LoadWord4(const void* from) {
   return *reinterpret_cast<const Word4*>(from);
 }

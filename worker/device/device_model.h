@@ -15,8 +15,9 @@ namespace hearth {
 struct DeviceShape {
   int hidden = 0, intermediate = 0, vocabulary = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
-  int split = 128;  // tokens of a KV block
-  int window = 0;   // sliding window of the local layers, in tokens
+  int split = 128;          // tokens of a KV block
+  int window = 0;           // sliding window of the local layers, in tokens
+  bool kv_is_bf16 = false;  // element type of keys and values: bfloat16, else float32
   float epsilon = 1e-6f, embedding_scale = 1;
   float attention_softcap = 0, logit_softcap = 0;  // 0: no softcap
   std::vector<bool> is_global;                     // whether each layer has global attention
@@ -26,7 +27,7 @@ struct DeviceShape {
   int attended() const { return heads * head_dim; }
   // SliceBytes: bytes of one layer's keys and values in a KV block. LayersBefore: number of earlier
   // layers of the same kind (local or global).
-  int64_t SliceBytes() const { return int64_t{8} * kv_heads * split * head_dim; }
+  int64_t SliceBytes() const { return int64_t{kv_is_bf16 ? 4 : 8} * kv_heads * split * head_dim; }
   int LayersBefore(int layer) const {
     int before = 0;
     for (int i = 0; i < layer; ++i) before += is_global[i] == is_global[layer] ? 1 : 0;

@@ -26,17 +26,17 @@ StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
   return {limits.rows, limits.wanted, 2 * limits.rows, limits.blocks, kManyTileRows};
 }
 
-// Returns the number of AttendProgram<tile_rows>. AttendProgram has the same members for every
-// kTileRows, so AttendProgram<1> can hold the arguments of each.
-int AttendNumber(int tile_rows) {
-  constexpr int kNumbers[] = {kProgramNumber<AttendProgram<1>>, kProgramNumber<AttendProgram<2>>,
-                              kProgramNumber<AttendProgram<4>>, kProgramNumber<AttendProgram<8>>,
-                              kProgramNumber<AttendProgram<16>>};
-  static_assert(sizeof(AttendProgram<16>) == sizeof(AttendProgram<1>));
+// Returns the number of AttendProgram<tile_rows, float or BFloat16>. All AttendPrograms have the
+// same members, so AnyAttend can hold the arguments of each.
+using AnyAttend = AttendProgram<1, float>;
+int AttendNumber(int tile_rows, bool kv_is_bf16) {
+  constexpr int kFirst = kProgramNumber<AnyAttend>, kCount = AttendProgramsOf<float>::kCount;
+  static_assert(kProgramNumber<AttendProgram<1, BFloat16>> == kFirst + kCount);
+  static_assert(sizeof(AttendProgram<16, BFloat16>) == sizeof(AnyAttend));
   int number = 0;
   while (1 << number < tile_rows) ++number;
-  assert(tile_rows == 1 << number && number < 5);
-  return kNumbers[number];
+  assert(tile_rows == 1 << number && number < kCount);
+  return kFirst + number + (kv_is_bf16 ? kCount : 0);
 }
 
 void Nothing(const char*, int) {}
@@ -175,7 +175,8 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          shape_.kv_heads,
                          shape_.head_dim,
                          shape_.heads / shape_.kv_heads,
-                         is_global ? 0 : shape_.window};
+                         is_global ? 0 : shape_.window,
+                         shape_.kv_is_bf16};
   if (await_ != nullptr) (*await_)(layer);
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
@@ -186,7 +187,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
   before("attend", layer);
   const int tile_rows = form.plan->capacity().tile_rows;
-  AttendProgram<1> attend;
+  AnyAttend attend;
   attend.table = form.plan->table();
   attend.place = place;
   attend.is_global = is_global;
@@ -195,7 +196,8 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   attend.attended = buffers_.attended;
   attend.states = states_;
   const int most = form.plan->capacity().items * shape_.kv_heads;
-  device_->Launch(AttendNumber(tile_rows), &attend, std::min(2 * device_->processors(), most));
+  device_->Launch(AttendNumber(tile_rows, shape_.kv_is_bf16), &attend,
+                  std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);
   const CombineProgram combine = {form.plan->table(), place,   is_global,

@@ -19,17 +19,6 @@
 
 namespace hearth {
 
-// Rounds two floats to the nearest bfloat16, ties to even; `low` becomes the lower half.
-HEARTH_HOST_DEVICE uint32_t Bf16Pair(float low, float high) {
-#if defined(__CUDA_ARCH__)
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-#else
-  return NarrowOne(low).bits | uint32_t{NarrowOne(high).bits} << 16;
-#endif
-}
-
 // Loads four matrices of 8 rows of 16 bytes from shared memory. address(i): address of row i % 8 of
 // matrix i / 8. Lane l gets the four bytes number l % 4 of row l / 4 of each matrix m, in
 // to[m].

@@ -67,11 +67,15 @@ template <class... All>
 TypeList<ProductProgram<All, false>..., typename PairProduct<All>::Type...> ProductsOf(
     TypeList<All...>);
 
+template <class Kv>
+using AttendProgramsOf = TypeList<AttendProgram<1, Kv>, AttendProgram<2, Kv>, AttendProgram<4, Kv>,
+                                  AttendProgram<8, Kv>, AttendProgram<16, Kv>>;
+
 using FloatPrograms = decltype(Joined(
-    TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram, AttendProgram<1>,
-             AttendProgram<2>, AttendProgram<4>, AttendProgram<8>, AttendProgram<16>>(),
+    Joined(TypeList<EmbedProgram, AddNormProgram, HeadNormProgram, CombineProgram>(),
+           Joined(AttendProgramsOf<float>(), AttendProgramsOf<BFloat16>())),
     ProductsOf(ProductTilings())));
-inline constexpr int kFirstProduct = 9, kFirstBf16Product = FloatPrograms::kCount;
+inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
 using ProgramList = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.

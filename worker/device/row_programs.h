@@ -240,9 +240,9 @@ struct HeadNormProgram {
   static constexpr int kTurns = kHeadDimMax / 2 / 32;  // rotated pairs that one lane processes
   // Where HeadNormProgram writes one head.
   struct Place {
-    float* to;
+    void* to;  // [head_dim] floats, or bfloat16 if is_narrow
     int position;
-    bool is_query, is_value;
+    bool is_query, is_value, is_narrow;
   };
   // Norm weights and RoPE factors for two elements of a head that are rotated together.
   struct Turn {
@@ -257,15 +257,16 @@ struct HeadNormProgram {
     const int heads = place.heads + 2 * place.kv_heads, row = unit / heads, head = unit % heads;
     const int position = table.positions[row];
     const bool is_query = head < place.heads;
-    float* to = Head(unit);
+    void* to = Head(unit);
     if (!is_query) {
       std::byte* slice = InGlobal(table.lists[is_global].row_blocks[row]) + place.offset;
       // index in the KV block: first the keys of all KV heads, then the values
       const int64_t plane = head - place.heads;
-      to = reinterpret_cast<float*>(slice) +
-           (plane * place.split + position % place.split) * place.head_dim;
+      to = slice + (plane * place.split + position % place.split) * place.head_dim *
+                       (place.is_bf16 ? 2 : 4);
     }
-    return {to, position, is_query, head >= place.heads + place.kv_heads};
+    return {to, position, is_query, head >= place.heads + place.kv_heads,
+            place.is_bf16 && !is_query};
   }
 
   HEARTH_HOST_DEVICE void LoadTurns(const Place& to, int lane, Turn* turns) const {
@@ -279,12 +280,18 @@ struct HeadNormProgram {
     }
   }
 
+  HEARTH_HOST_DEVICE void Put(const Place& place_of, int i, float value) const {
+    if (place_of.is_narrow) {
+      static_cast<uint16_t*>(place_of.to)[i] = Bf16Of(value);
+    } else {
+      static_cast<float*>(place_of.to)[i] = value;
+    }
+  }
   HEARTH_HOST_DEVICE void Write(const Place& place_of, const Turn* turns, const float* values,
                                 const float* partial, int lane) const {
     const int dim = place.head_dim, half = dim / 2;
-    float* to = place_of.to;
     if (place_of.is_value) {
-      for (int i = lane; i < dim; i += 32) to[i] = values[i];
+      for (int i = lane; i < dim; i += 32) Put(place_of, i, values[i]);
       return;
     }
     const float inverse = InverseNorm(partial, dim, epsilon);
@@ -295,8 +302,8 @@ struct HeadNormProgram {
       const Turn& of = turns[turn];
       const float first = exact::Mul(exact::Mul(values[i], inverse), of.first_norm);
       const float second = exact::Mul(exact::Mul(values[half + i], inverse), of.second_norm);
-      to[i] = exact::Fma(first, of.cos, -exact::Mul(second, of.sin));
-      to[half + i] = exact::Fma(second, of.cos, exact::Mul(first, of.sin));
+      Put(place_of, i, exact::Fma(first, of.cos, -exact::Mul(second, of.sin)));
+      Put(place_of, half + i, exact::Fma(second, of.cos, exact::Mul(first, of.sin)));
     }
   }
 };

@@ -50,14 +50,15 @@ struct StepTable {
   AttendList lists[2];       // [0]: local, [1]: global
 };
 
-// Where a layer's keys and values lie in a KV block: floats [K,V][kv_head][split][head_dim],
-// beginning at byte `offset`.
+// Where a layer's keys and values lie in a KV block: [K,V][kv_head][split][head_dim], beginning at
+// byte `offset`.
 struct KvPlace {
   int64_t offset;
   int split;  // tokens of a KV block
   int heads, kv_heads, head_dim;
-  int sharers;  // number of query heads that share one KV head
-  int window;   // number of keys that a row attends to, including its own; 0: all earlier keys
+  int sharers;   // number of query heads that share one KV head
+  int window;    // number of keys that a row attends to, including its own; 0: all earlier keys
+  bool is_bf16;  // element type of keys and values: bfloat16, else float32
 };
 
 }  // namespace hearth

@@ -63,12 +63,11 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > budget ? all - budget : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
-  if (lacking() > 0) keeper_->publisher().AwaitSeals();
   // If other sequences run, evict only if evicting frees enough. Otherwise this sequence must wait
   // anyway, and evicting would only lose restore points.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
   if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
-    while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
+    while (lacking() > 0 && (keeper_->publisher().AwaitSeals() || keeper_->pool().EvictOne(frees) ||
                              (others.empty() && keeper_->publisher().DropOldest()))) {
     }
   }

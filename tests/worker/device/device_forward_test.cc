@@ -50,6 +50,15 @@ TEST_P(DeviceForwardHeads, RandomRequestsMatchCpuBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
+TEST_P(DeviceForwardHeads, RequestsWithBf16KvMatchCpuBits) {
+  const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_kv");
+  auto requests =
+      RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/70, /*first=*/4, WeightForm::kStored,
+                           KvDtype::kBFloat16, std::make_shared<EmulatedDevice>());
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(requests->Next(), "");
+}
+
 // The CPU computes the same bits from panels of weights.
 TEST_P(DeviceForwardHeads, Bf16RequestsMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_bf16");
@@ -251,9 +260,6 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow),
               HasSubstr("bfloat16 cannot represent"));
   EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
-  InvariantGemmaOptions halved = OnDevice(device);
-  halved.kv_dtype = KvDtype::kBFloat16;
-  EXPECT_THAT(Refusal(Dir(), halved), HasSubstr("leave --kv-dtype at auto"));
   const auto earlier = std::make_shared<FaultyDevice>();
   earlier->fuses = false;
   InvariantGemmaOptions bf16 = OnDevice(earlier);

@@ -34,19 +34,23 @@ SeededGeometry Geometry(const std::string& layers, int window, int heads, int kv
 class Pair {
  public:
   explicit Pair(const SeededGeometry& geometry, bool late = false,
-                const DeviceStepLimits& limits = {256, 64, 512, 1024}, int split = kSplit)
+                const DeviceStepLimits& limits = {256, 64, 512, 1024}, int split = kSplit,
+                KvDtype kv_dtype = KvDtype::kFloat32)
       : device_(late) {
     std::string pattern =
         (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
     dir_ = mkdtemp(pattern.data());
     WriteSeededModel(geometry, dir_);
-    auto loaded = InvariantGemma::Load(dir_, {1, split, uint64_t{1} << 30});
+    InvariantGemmaOptions options{1, split, uint64_t{1} << 30};
+    options.kv_dtype = kv_dtype;
+    auto loaded = InvariantGemma::Load(dir_, options);
     if (!loaded.ok()) std::abort();
     gemma_ = *std::move(loaded);
     model_ = MakeSeededModel(&device_, geometry, split, 512,
                              [this](const auto& rows, int inputs, bool is_pair) {
                                return MakeSeededMatrix(&device_, rows, inputs, is_pair);
                              });
+    model_.shape.kv_is_bf16 = kv_dtype == KvDtype::kBFloat16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, limits);
   }
   ~Pair() { std::filesystem::remove_all(dir_); }
@@ -152,12 +156,12 @@ class Texts {
             std::min(shape.split, text.length - static_cast<int>(split) * shape.split);
         const std::byte* mine =
             text.blocks[is_global][split] + shape.LayersBefore(layer) * shape.SliceBytes();
+        const int64_t run_bytes = shape.SliceBytes() / (2 * shape.kv_heads);
         for (int run = 0; run < 2 * shape.kv_heads; ++run) {
-          const int64_t at = int64_t{4} * run * shape.split * shape.head_dim;
-          ASSERT_EQ(FirstDifference(reinterpret_cast<const float*>(mine + at),
-                                    reinterpret_cast<const float*>(splits[split] + at),
-                                    int64_t{tokens} * shape.head_dim),
-                    "")
+          const int64_t at = run * run_bytes;
+          ASSERT_EQ(std::memcmp(mine + at, splits[split] + at,
+                                static_cast<size_t>(run_bytes / shape.split * tokens)),
+                    0)
               << "layer " << layer << ", split " << split << ", run " << run;
         }
       }
@@ -192,6 +196,24 @@ TEST(DeviceStep, SoftcapsMatchCpuBits) {
   Texts texts(&pair, 2);
   texts.Step({{0, 40, 3}});
   texts.Step({{0, 1, 1}, {1, 3, 2}});
+}
+
+// Keys and values in bfloat16. The last geometry's split has more keys than the ring buffer for
+// values.
+TEST(DeviceStep, Bf16KeysAndValuesMatchCpuBits) {
+  const std::pair<SeededGeometry, int> cases[] = {{Geometry("lg", 24, 4, 4), kSplit},
+                                                  {Geometry("llg", 33, 4, 2, 16), kSplit},
+                                                  {Geometry("gl", 16, 4, 1, 64), 32},
+                                                  {Geometry("lg", 150, 8, 1), 128}};
+  for (const auto& [geometry, split] : cases) {
+    Pair pair(geometry, true, {256, 64, 512, 1024}, split, KvDtype::kBFloat16);
+    Texts texts(&pair, 3);
+    texts.Step({{0, 33, 2}});
+    texts.Step({{1, 170, 3}});
+    texts.Step({{2, 70, 0}, {0, 1, 1}, {1, 2, 2}});
+    for (int i = 0; i < 5; ++i) texts.Step({{0, 1, 1}, {2, 1, 1}, {1, 1, 1}});
+  }
+  LateCopies::SetLate(false);
 }
 
 // If the buffer for softmax states is too small, one item computes all splits of a row.

@@ -67,7 +67,8 @@ absl::Status CheckFlag(const std::string& flag, const std::string& value, Exactn
                      ", or --exactness at auto"));
   }
   // Devices support only these values of --weights, --arithmetic and --kv-dtype.
-  const bool device_has = value == "stored" || value == "float32" || value == "bf16";
+  const bool device_has =
+      value == "stored" || value == "float32" || value == "bf16" || value == "bfloat16";
   if (device != "cpu" && !device_has) {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, ": ", value, " is supported on the CPU only, and device is ", device, ": ", leave));

@@ -37,7 +37,7 @@ absl::Status RestoreObject(const KvLayout& layout, const std::shared_ptr<const K
   const bool whole = object.id.tokens == layout.chunk_tokens;
   const KvBlock& block = kv->is_on_device() ? object.device_block : object.bytes;
   if (whole && block != nullptr) return kv->Adopt(object.id, block);
-  if (!object.Complete()) return absl::InternalError("device: a copy from the device failed");
+  if (absl::Status complete = AwaitBytes(object); !complete.ok()) return complete;
   std::vector<const std::byte*> slices;
   const size_t layers = layout.LayerCount(object.id.group);
   for (size_t i = 0; i < layers; ++i) {

@@ -33,7 +33,7 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
                             const KvLayout& layout) {
   const ModelConfig& config = weights.config();
   const AttentionConfig& attention = config.attention;
-  using Attend = AttendProgram<1>;
+  using Attend = AttendProgram<1, float>;
   const auto refuse = [&](const std::string& what) {
     return absl::UnimplementedError(
         absl::StrCat("device: ", device.kind(), " does not support ", what));
@@ -41,9 +41,6 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
   if (layout.chunk_tokens > Attend::kSplitMax) {
     return refuse(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens; set --chunk-tokens to ",
                                Attend::kSplitMax, " or less, on all workers of the store"));
-  }
-  if (layout.dtype != KvDtype::kFloat32) {
-    return refuse("keys and values in bfloat16; leave --kv-dtype at auto");
   }
   if (weights.arithmetic() == Arithmetic::kBFloat16 && !device.has_fused_dot()) {
     return refuse(
@@ -147,6 +144,7 @@ DeviceShape ShapeOf(const ModelConfig& config, const KvLayout& layout) {
   shape.head_dim = config.attention.head_dim;
   shape.split = static_cast<int>(layout.chunk_tokens);
   shape.window = config.attention.sliding_window;
+  shape.kv_is_bf16 = layout.dtype == KvDtype::kBFloat16;
   shape.epsilon = static_cast<float>(config.rms_norm_eps);
   shape.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
   shape.attention_softcap = static_cast<float>(config.attention.logit_softcap);
