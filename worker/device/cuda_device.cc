@@ -129,6 +129,23 @@ CudaDevice::Facts CudaDevice::FactsOfProgram(int program) const {
           static_cast<int>(kernel.shared_bytes), static_cast<int>(kernel.threads)};
 }
 
+HostPinning CudaDevice::pinning() const {
+  const auto pin = [number = number_](void* memory, size_t bytes) {
+    if (cudaSetDevice(number) == cudaSuccess &&
+        cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) {
+      return true;
+    }
+    cudaGetLastError();  // the memory stays pageable
+    return false;
+  };
+  const auto unpin = [number = number_](void* memory) {
+    if (cudaSetDevice(number) != cudaSuccess || cudaHostUnregister(memory) != cudaSuccess) {
+      cudaGetLastError();
+    }
+  };
+  return {pin, unpin};
+}
+
 void* CudaDevice::Allocate(size_t bytes) {
   void* memory = nullptr;
   if (!Use() || cudaMalloc(&memory, bytes) != cudaSuccess) {

@@ -27,6 +27,7 @@ class CudaDevice : public Device {
   // Measured on compute capability 9.0. On later GPUs the self-test decides.
   bool has_fused_dot() const override { return major_ >= 9; }
   size_t free_bytes() const override;
+  HostPinning pinning() const override;
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
   void CopyIn(void* to, const void* from, size_t bytes) override;

@@ -49,6 +49,15 @@ struct CopyRuns {
   size_t from_stride = 0, to_stride = 0;
 };
 
+// Functions that pin host memory, so that transfers run at the speed of the link and beside the
+// calling thread. Any thread may call them, also after the device was destroyed. Empty: the device
+// has none.
+struct HostPinning {
+  std::function<bool(void* memory, size_t bytes)>
+      pin;  // returns false if the memory stays pageable
+  std::function<void(void* memory)> unpin;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -63,6 +72,7 @@ class Device {
   virtual bool has_fused_dot() const = 0;
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
+  virtual HostPinning pinning() const { return {}; }
   // Allocates device memory with undefined content, aligned to 256 bytes. Returns null if the
   // device has too little memory.
   virtual void* Allocate(size_t bytes) = 0;

@@ -18,6 +18,7 @@
 #include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
+#include "worker/prefix/object_memory.h"
 
 namespace hearth {
 namespace {
@@ -108,6 +109,14 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
   return chosen;
 }
 
+// Pins the memory of objects, so that copies between them and the device run at the link's speed.
+void PinHostMemory(const Device& device, std::vector<std::string>* notes) {
+  HostPinning pinning = device.pinning();
+  if (pinning.pin == nullptr) return;
+  if (PinObjectMemory(std::move(pinning.pin), std::move(pinning.unpin))) return;
+  notes->push_back("device: host memory cannot be pinned: saving and restoring KV is slower");
+}
+
 // Returns the maximum rows of the steps that the scheduler will plan.
 StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   StepLimits limits;
@@ -156,6 +165,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   if (on_device) {
     auto device = OpenDevice(options.device);
     if (!device.ok()) return device.status();
+    PinHostMemory(**device, &notes);
     gemma_options.device = *std::move(device);
   }
   gemma_options.arithmetic = ArithmeticOf(options);
