@@ -394,6 +394,35 @@ def check_shared_memory(objects):
     return problems
 
 
+def check_devices(objects):
+    """Containers that use a GPU must request one, and only they. Workers with a GPU roll out
+    without a spare GPU. The gpu tier serves workers on the store's GPU, so both are in one pod."""
+    problems = []
+    for label, owner, template in m.workloads(objects):
+        has_tier = False
+        users = {}  # container's name -> the variable for which it needs a GPU
+        for container in m.containers(template):
+            env = m.environment(objects, container)
+            name, granted = container["name"], container.get("resources", {})
+            tier = m.bytes_of(env.get("HEARTH_STORE_GPU_BYTES", 0)) > 0
+            has_tier |= tier
+            if tier:
+                users[name] = "HEARTH_STORE_GPU_BYTES"
+            elif env.get("HEARTH_WORKER_DEVICE", "cpu").startswith("cuda"):
+                users[name] = "HEARTH_WORKER_DEVICE"
+            gpus = {granted.get(grant, {}).get("nvidia.com/gpu", "0")
+                    for grant in ("requests", "limits")}
+            if gpus != {"1" if name in users else "0"}:
+                problems.append(f"{label}: {name} has {'/'.join(sorted(gpus))} GPUs")
+        if has_tier and "HEARTH_WORKER_DEVICE" not in users.values():
+            problems.append(f"{label}: no worker uses the GPU of the store's gpu tier")
+        rolling = owner["spec"].get("strategy", {}).get("rollingUpdate", {})
+        if users and owner["kind"] == "Deployment" and rolling != {"maxSurge": 0,
+                                                                  "maxUnavailable": 1}:
+            problems.append(f"{label}: a rollout waits for a spare GPU")
+    return problems
+
+
 # Kinds of volumes that pod security allows in a `restricted` namespace.
 RESTRICTED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral",
                       "persistentVolumeClaim", "projected", "secret"}
@@ -438,7 +467,8 @@ def check_model(objects):
 
 ALL = (check_services, check_selectors, check_probes, check_scaling, check_references,
        check_hardening, check_network_is_fenced, check_http, check_sizes, check_drain,
-       check_addresses, check_images, check_shared_memory, check_volumes_are_allowed, check_model)
+       check_addresses, check_images, check_shared_memory, check_volumes_are_allowed, check_model,
+       check_devices)
 
 
 def all_problems(objects):

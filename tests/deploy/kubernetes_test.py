@@ -114,6 +114,8 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(m.environment(self.gpu, container)["HEARTH_WORKER_DEVICE"], "cuda")
         self.assertEqual(m.of_kind(self.gpu, "HorizontalPodAutoscaler"), [])
         self.assertGreaterEqual(owner["spec"]["replicas"], 1)
+        self.assertEqual(owner["spec"]["strategy"]["rollingUpdate"],
+                         {"maxSurge": 0, "maxUnavailable": 1})
 
     def test_one_node_overlay_shares_store_memory(self):
         store = m.pod_template(m.store_of(self.one_node))
@@ -389,6 +391,21 @@ class BrokenManifestsTest(unittest.TestCase):
         volume.pop("persistentVolumeClaim")
         volume["hostPath"] = {"path": "/run/hearth"}
         self.expect(checks.check_volumes_are_allowed, "hostPath")
+
+    def test_wrong_devices_are_reported(self):
+        self.objects = copy.deepcopy(m.kustomize(m.GPU))
+        worker = m.find(self.objects, "Deployment", "hearth-worker")["spec"]
+        resources = worker["template"]["spec"]["containers"][0]["resources"]
+        worker["strategy"]["rollingUpdate"]["maxSurge"] = 1
+        self.expect(checks.check_devices, "waits for a spare GPU")
+        del resources["requests"]["nvidia.com/gpu"]
+        self.expect(checks.check_devices, "worker has 0/1 GPUs")
+        self.env("hearth-worker")["HEARTH_WORKER_DEVICE"] = "cpu"
+        del resources["limits"]["nvidia.com/gpu"]
+        self.assertEqual(checks.check_devices(self.objects), [])
+        self.env("hearth-store")["HEARTH_STORE_GPU_BYTES"] = "8GiB"
+        self.expect(checks.check_devices, "store has 0 GPUs")
+        self.expect(checks.check_devices, "no worker uses the GPU")
 
     def test_moving_image_tags_are_reported(self):
         self.worker_container["image"] = "hearth-worker:latest"

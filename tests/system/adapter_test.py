@@ -11,17 +11,19 @@ from system_support import ProcessFailed, SystemTest, prompt
 HIDDEN, RANK = 32, 2
 
 
-def write_adapter(folder, seed):
-    """Writes an adapter in PEFT's format, for the output projection of layer 0 of "irregular"."""
+def write_adapter(folder, seed, projections=None):
+    """Writes an adapter in PEFT's format. `projections`: {name: (inputs, outputs)}; None: the
+    output projection of layer 0 of "irregular"."""
     folder.mkdir()
     source = random.Random(seed)
-    header, data = {}, b""
-    for name, shape in (("lora_A", (RANK, 64)), ("lora_B", (HIDDEN, RANK))):
-        begin = len(data)
-        data += struct.pack(f"<{shape[0] * shape[1]}f",
-                            *(source.uniform(-0.4, 0.4) for _ in range(shape[0] * shape[1])))
-        header[f"base_model.model.model.layers.0.self_attn.o_proj.{name}.weight"] = {
-            "dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    header, data = {}, bytearray()
+    projections = projections or {"0.self_attn.o_proj": (64, HIDDEN)}
+    for name, (inputs, outputs) in projections.items():
+        for matrix, shape in (("lora_A", (RANK, inputs)), ("lora_B", (outputs, RANK))):
+            begin, count = len(data), shape[0] * shape[1]
+            data += struct.pack(f"<{count}f", *(source.uniform(-0.4, 0.4) for _ in range(count)))
+            header[f"base_model.model.model.layers.{name}.{matrix}.weight"] = {
+                "dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
     text = json.dumps(header).encode()
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
     (folder / "adapter_config.json").write_text(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "worker/device/cuda_kernels.h"
+#include "worker/device/gpu_problem.h"
 
 namespace hearth {
 namespace {
@@ -55,6 +56,13 @@ class CudaDevice::Event : public DeviceEvent {
 };
 
 CudaDevice::CudaDevice(int number) : number_(number), launched_(std::make_unique<Event>()) {
+  GpuFacts facts = {0, CUDART_VERSION, 0, ""};
+  cudaDriverGetVersion(&facts.driver);
+  const cudaError_t counted = cudaGetDeviceCount(&facts.gpus);
+  if (counted != cudaSuccess) facts.gpus = 0;
+  facts.error = cudaGetErrorString(counted == cudaSuccess ? cudaErrorNoDevice : counted);
+  cudaGetLastError();
+  if (const std::string problem = GpuProblem(facts, number); !problem.empty()) Fail(problem);
   if (!Use()) return;
   for (void** queue : {&stream_, &transfers_}) {
     cudaStream_t stream;

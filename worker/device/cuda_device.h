@@ -24,7 +24,7 @@ class CudaDevice : public Device {
   const char* kind() const override { return "cuda"; }
   int processors() const override { return processors_; }
   size_t shared_bytes() const override { return shared_bytes_; }
-  // Measured on compute capability 9.0. On later GPUs the self-test decides.
+  // Measured on compute capability 9.0. On later GPUs ProbeFusedDot decides.
   bool has_fused_dot() const override { return major_ >= 9; }
   size_t free_bytes() const override;
   HostPinning pinning() const override;

@@ -65,7 +65,7 @@ inline int PaddedColumns(int outputs) {
   constexpr int kGrain = DeviceMatrix::kColumnGrain;
   return (outputs + kGrain - 1) / kGrain * kGrain;
 }
-inline int PairColumn(int output, bool is_second) {
+HEARTH_HOST_DEVICE int PairColumn(int output, bool is_second) {
   return output / 8 * 16 + (is_second ? 8 : 0) + output % 8;
 }
 

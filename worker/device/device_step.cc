@@ -49,7 +49,8 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
       model_(model),
       shape_(model->shape),
       few_(device, shape_, FewCapacity(shape_, limits)),
-      many_(device, shape_, ManyCapacity(shape_, limits)) {
+      many_(device, shape_, ManyCapacity(shape_, limits)),
+      adapters_(device, &shape_, limits.rows) {
   assert(limits.rows >= 1 && shape_.heads % shape_.kv_heads == 0);
   const int64_t rows = limits.rows;
   buffers_.x = NewFloats(rows * shape_.hidden);
@@ -73,13 +74,20 @@ int DeviceStep::RowsOfGraph(int rows) {
 
 void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
   choices_[rows] = choice;
-  graphs_.erase(rows);
-  graphs_.erase(-rows);
+  for (auto& graphs : graphs_) {
+    graphs.erase(rows);
+    graphs.erase(-rows);
+  }
 }
 
 void DeviceStep::SetOverlapRows(int rows) {
   overlap_rows_ = rows;
-  graphs_.clear();
+  for (auto& graphs : graphs_) graphs.clear();
+}
+
+int DeviceStep::AddAdapter(absl::Span<const AdapterLayer> layers) {
+  graphs_[1].clear();
+  return adapters_.Add(layers);
 }
 
 ProductChoice DeviceStep::ChoiceFor(int rows) const {
@@ -99,7 +107,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
   assert(rows >= 1);
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false);
-    last_ = {&many_, rows, many_.wanted(), false, ChoiceFor(rows)};
+    last_ = {&many_, rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows)};
     await_ = await == nullptr ? nullptr : &await;
     LaunchAll(last_, Nothing);
     await_ = nullptr;
@@ -108,9 +116,10 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
   few_.Write(parts, true);
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
-  last_ = {&few_, of_graph, wants ? of_graph : 0, true, ChoiceFor(of_graph)};
+  const int runs = few_.adapter_runs() > 0 ? std::min(of_graph, kAdapterTileRows) : 0;
+  last_ = {&few_, of_graph, wants ? of_graph : 0, true, runs, ChoiceFor(of_graph)};
   assert(rows <= of_graph && few_.wanted() <= of_graph);
-  std::unique_ptr<DeviceGraph>& graph = graphs_[wants ? of_graph : -of_graph];
+  std::unique_ptr<DeviceGraph>& graph = GraphOf(last_);
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
   if (await != nullptr) await(shape_.layers() - 1);
   graph->Replay();
@@ -126,7 +135,7 @@ void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
 
 void DeviceStep::Repeat() {
   assert(last_.plan != nullptr);
-  if (last_.splits) return graphs_.at(last_.wanted > 0 ? last_.rows : -last_.rows)->Replay();
+  if (last_.splits) return GraphOf(last_)->Replay();
   LaunchAll(last_, Nothing);
 }
 
@@ -152,6 +161,25 @@ void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matr
   }
   device_->Launch(ProductNumber(shape, is_pair), &product,
                   BlocksOf(FactsOf(shape), rows, matrix.columns));
+}
+
+void DeviceStep::LaunchAdapters(const Form& form, int layer, DeviceAdapters::Product product,
+                                const float* x, float* y) {
+  if (form.adapter_runs == 0 || !adapters_.Changes(product)) return;
+  adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, product, x, y);
+}
+
+void DeviceStep::LaunchGateUp(const Form& form, int layer) {
+  DeviceMatrix matrix = model_->layers[static_cast<size_t>(layer)].gate_up;
+  const float* const x = buffers_.normed;
+  if (form.adapter_runs == 0 || !adapters_.Changes(DeviceAdapters::kGateUp)) {
+    return LaunchProduct(form.choice.gate_up, true, matrix, x, shape_.hidden, buffers_.gated,
+                         shape_.intermediate, form.rows, nullptr, 0);
+  }
+  matrix.outputs = matrix.columns;  // the products of both matrices, without GELU
+  LaunchProduct(form.choice.gate_up, false, matrix, x, shape_.hidden, adapters_.pairs(),
+                matrix.columns, form.rows, nullptr, 0);
+  LaunchAdapters(form, layer, DeviceAdapters::kGateUp, x, buffers_.gated);
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
@@ -212,18 +240,20 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
   before("qkv", layer);
   LaunchProduct(choice.qkv, false, weights.qkv, buffers_.normed, shape_.hidden, buffers_.qkv,
                 shape_.qkv(), form.rows, nullptr, 0);
+  LaunchAdapters(form, layer, DeviceAdapters::kQkv, buffers_.normed, buffers_.qkv);
   LaunchAttention(form, layer, before);
   before("out", layer);
   LaunchProduct(choice.out, false, weights.out, buffers_.attended, shape_.attended(),
                 buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
+  LaunchAdapters(form, layer, DeviceAdapters::kOut, buffers_.attended, buffers_.projected);
   before("norm 1", layer);
   LaunchNorm(form, weights.post_attention_norm, weights.pre_feedforward_norm);
   before("gate, up", layer);
-  LaunchProduct(choice.gate_up, true, weights.gate_up, buffers_.normed, shape_.hidden,
-                buffers_.gated, shape_.intermediate, form.rows, nullptr, 0);
+  LaunchGateUp(form, layer);
   before("down", layer);
   LaunchProduct(choice.down, false, weights.down, buffers_.gated, shape_.intermediate,
                 buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
+  LaunchAdapters(form, layer, DeviceAdapters::kDown, buffers_.gated, buffers_.projected);
   before("norm 2", layer);
   LaunchNorm(
       form, weights.post_feedforward_norm,

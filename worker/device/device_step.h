@@ -1,7 +1,8 @@
 // DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16.
-// Its bits equal those of the CPU kernels. A layer takes nine launches. A step of at most
-// kGraphRows rows is replayed from a captured graph; there is one graph for each of 1, 2, 4, ...
-// rows.
+// Its bits equal those of the CPU kernels. A layer takes nine launches, and two more for each
+// matrix product that LoRA adapters of the step's rows change. A step of at most kGraphRows rows is
+// replayed from a captured graph; there is one graph for each of 1, 2, 4, ... rows, with and
+// without adapters.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -16,6 +17,7 @@
 #include "absl/types/span.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/device.h"
+#include "worker/device/device_adapters.h"
 #include "worker/device/device_model.h"
 #include "worker/device/product_choice.h"
 #include "worker/device/step_plan.h"
@@ -49,6 +51,10 @@ class DeviceStep {
   // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
 
+  // Adds a LoRA adapter; returns its number for DevicePart::adapter. Errors and requirements are
+  // those of DeviceAdapters::Add.
+  int AddAdapter(absl::Span<const AdapterLayer> layers);
+
   // For measurements. Repeat runs the last step again. RunSlowly launches the programs of the last
   // step one by one, and calls `before(name, layer)` before each launch.
   void Repeat();
@@ -74,14 +80,21 @@ class DeviceStep {
     const StepPlan* plan;
     int rows, wanted;
     bool splits;
+    int adapter_runs;  // runs of a tile (StepPlan::adapter_runs), or more; 0: no adapters
     ProductChoice choice;
   };
+  std::unique_ptr<DeviceGraph>& GraphOf(const Form& form) {
+    return graphs_[form.adapter_runs > 0][form.wanted > 0 ? form.rows : -form.rows];
+  }
   void LaunchAll(const Form& form, const Before& before);
   void LaunchLayer(const Form& form, int layer, const Before& before);
   void LaunchAttention(const Form& form, int layer, const Before& before);
   void LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
                      int x_stride, float* y, int y_stride, int rows, const int32_t* row_numbers,
                      float softcap);
+  void LaunchGateUp(const Form& form, int layer);
+  void LaunchAdapters(const Form& form, int layer, DeviceAdapters::Product product, const float* x,
+                      float* y);
   void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
   float* NewFloats(int64_t count) { return arena_.Take<float>(static_cast<size_t>(count)); }
 
@@ -96,7 +109,8 @@ class DeviceStep {
   // memory that running blocks need.
   int overlap_rows_ = 8;
   std::map<int, ProductChoice> choices_;
-  std::map<int, std::unique_ptr<DeviceGraph>> graphs_;
+  DeviceAdapters adapters_;
+  std::map<int, std::unique_ptr<DeviceGraph>> graphs_[2];  // [1]: with adapters
   Form last_ = {};
   const AwaitLayer* await_ = nullptr;  // set while Run launches many rows
 };

@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "worker/device/adapter_program.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
@@ -76,7 +77,10 @@ using FloatPrograms = decltype(Joined(
            Joined(AttendProgramsOf<float>(), AttendProgramsOf<BFloat16>())),
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
-using ProgramList = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
+using AdapterPrograms =
+    TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
+using ProgramList =
+    decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())), AdapterPrograms()));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>

@@ -21,7 +21,9 @@ StepPlan::StepPlan(Device* device, const DeviceShape& shape, const StepCapacity&
   device_tokens_ = arena_.Take<int32_t>(rows);
   device_positions_ = arena_.Take<int32_t>(rows);
   device_wanted_ = arena_.Take<int32_t>(static_cast<size_t>(capacity.wanted));
-  table_ = {device_counts_, device_tokens_, device_positions_, device_wanted_, {}};
+  device_adapters_ = arena_.Take<int32_t>(rows);
+  table_ = {device_counts_, device_tokens_,   device_positions_,
+            device_wanted_, device_adapters_, {}};
   for (int group = 0; group < 2; ++group) {
     List& list = lists_[group];
     list.device_items = arena_.Take<AttendItem>(static_cast<size_t>(capacity.items));
@@ -65,6 +67,7 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
   CopyAll(device_, tokens_, device_tokens_);
   CopyAll(device_, positions_, device_positions_);
   CopyAll(device_, wanted_, device_wanted_);
+  WriteAdapters(parts);
   for (List& list : lists_) {
     assert(list.items.size() <= static_cast<size_t>(capacity_.items));
     assert(list.blocks.size() <= static_cast<size_t>(capacity_.blocks));
@@ -75,6 +78,23 @@ void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
     CopyAll(device_, list.blocks, list.device_blocks);
     CopyAll(device_, list.row_blocks, list.device_row_blocks);
   }
+}
+
+void StepPlan::WriteAdapters(absl::Span<const DevicePart> parts) {
+  adapters_.clear();
+  adapter_runs_ = 0;
+  bool any = false;
+  for (const DevicePart& part : parts) {
+    adapters_.insert(adapters_.end(), part.tokens.size(), part.adapter);
+    any = any || part.adapter >= 0;
+  }
+  if (!any) return;
+  for (size_t row = 0, runs = 0; row < adapters_.size(); ++row) {
+    const bool begins = row % kAdapterTileRows == 0;
+    runs = begins ? 1 : runs + (adapters_[row] != adapters_[row - 1] ? 1 : 0);
+    adapter_runs_ = std::max(adapter_runs_, static_cast<int>(runs));
+  }
+  CopyAll(device_, adapters_, device_adapters_);
 }
 
 void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List* list) {

@@ -24,6 +24,7 @@ struct DevicePart {
   // blocks[0]: local layers; blocks[1]: global layers. The KV block of each split in device memory,
   // up to the split of the last token; null if no row attends to the split.
   std::array<absl::Span<std::byte* const>, 2> blocks;
+  int adapter = -1;  // number of the LoRA adapter (DeviceAdapters); -1: none
 };
 
 // Maximum sizes of a StepTable. They also determine the memory for softmax states of splits.
@@ -47,6 +48,9 @@ class StepPlan {
   const StepCapacity& capacity() const { return capacity_; }
   int rows() const { return static_cast<int>(tokens_.size()); }
   int wanted() const { return wanted_count_; }
+  // Returns the maximum number of runs of rows with the same adapter in a tile of kAdapterTileRows
+  // rows; 0 if no row has an adapter.
+  int adapter_runs() const { return adapter_runs_; }
 
  private:
   struct List {
@@ -59,15 +63,16 @@ class StepPlan {
   };
   void AddRows(const DevicePart& part, bool is_global, bool splits, List* list);
   void AddTile(const AttendItem& tile, bool splits, List* list);
+  void WriteAdapters(absl::Span<const DevicePart> parts);
 
   Device* const device_;
   DeviceArena arena_;
   const DeviceShape& shape_;
   const StepCapacity capacity_;
   StepTable table_;
-  int32_t *device_counts_, *device_tokens_, *device_positions_, *device_wanted_;
-  std::vector<int32_t> tokens_, positions_, wanted_;
-  int wanted_count_ = 0;
+  int32_t *device_counts_, *device_tokens_, *device_positions_, *device_wanted_, *device_adapters_;
+  std::vector<int32_t> tokens_, positions_, wanted_, adapters_;
+  int wanted_count_ = 0, adapter_runs_ = 0;
   List lists_[2];
 };
 

@@ -11,6 +11,9 @@
 
 namespace hearth {
 
+// Rows of a tile in the programs of LoRA adapters (adapter_program.h).
+inline constexpr int kAdapterTileRows = 8;
+
 // An attention work item: rows of one sequence that are computed together over consecutive splits,
 // for one KV head. Row i is query head i % sharers of token i / sharers.
 struct AttendItem {
@@ -47,7 +50,9 @@ struct StepTable {
   const int32_t* tokens;     // [rows]: token ids
   const int32_t* positions;  // [rows]: positions in their sequences
   const int32_t* wanted;     // [wanted] rows whose logits are computed, padded with 0
-  AttendList lists[2];       // [0]: local, [1]: global
+  // [rows]: numbers of LoRA adapters, -1: none; undefined if no row of the step has an adapter
+  const int32_t* adapters;
+  AttendList lists[2];  // [0]: local, [1]: global
 };
 
 // Where a layer's keys and values lie in a KV block: [K,V][kv_head][split][head_dim], beginning at

@@ -150,11 +150,6 @@ absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
   const bool on_device = options.device != "cpu";
-  if (on_device && !options.adapters.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("adapter ", options.adapters.begin()->first,
-                                                   ": not supported with device ", options.device,
-                                                   ": use --device cpu"));
-  }
   std::vector<std::string> notes;
   InvariantGemmaOptions gemma_options;
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();

@@ -9,13 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/device/attend_programs.h"
+#include "worker/device/fused_dot_probe.h"
 #include "worker/device/open_device.h"
 #include "worker/device/program_list.h"
 #include "worker/device/row_programs.h"
 #include "worker/kernels/float_mode.h"
-#include "worker/kernels/fused_dot.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/invariant/invariant_self_test.h"
+#include "worker/model/invariant/lora_adapter.h"
 
 namespace hearth {
 namespace {
@@ -41,11 +42,6 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
   if (layout.chunk_tokens > Attend::kSplitMax) {
     return refuse(absl::StrCat("chunks of ", layout.chunk_tokens, " tokens; set --chunk-tokens to ",
                                Attend::kSplitMax, " or less, on all workers of the store"));
-  }
-  if (weights.arithmetic() == Arithmetic::kBFloat16 && !device.has_fused_dot()) {
-    return refuse(
-        "arithmetic bf16, which needs a GPU of compute capability 9.0 or later: use --arithmetic "
-        "auto, which is float32");
   }
   if (!weights.is_tied()) return refuse("untied embeddings; use --device cpu");
   if (attention.head_dim > Attend::kHeadDimMax ||
@@ -179,7 +175,38 @@ absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Make(std::shared_p
   std::unique_ptr<DeviceForward> forward(
       new DeviceForward(std::move(device), weights, layout, pool));
   if (absl::Status uploaded = forward->Upload(); !uploaded.ok()) return uploaded;
+  if (absl::Status has = forward->CheckBf16(); !has.ok()) return has;
   return forward;
+}
+
+// Finds out whether the device can multiply in bfloat16. If the weights need this and it cannot,
+// returns an error. If the weights could use it, adds a note.
+absl::Status DeviceForward::CheckBf16() {
+  const bool is_needed = weights_->arithmetic() == Arithmetic::kBFloat16;
+  if (!is_needed && weights_->head().type() != ElementType::kBFloat16) return absl::OkStatus();
+  std::string why;
+  if (!device_->has_fused_dot()) {
+    why = "the GPU has a compute capability below 9.0";
+  } else {
+    const FusedDotProbe probe = ProbeFusedDot(device_.get());
+    if (absl::Status failure = Failure(); !failure.ok()) return failure;
+    if (probe.differing > 0) {
+      why = absl::StrCat(
+          "the device's matrix instruction computes other bits than those of compute capability "
+          "9.0 (",
+          probe.differing, " of ", probe.sums, " sums differ)");
+    }
+  }
+  if (!is_needed) {
+    notes_.push_back(why.empty()
+                         ? "arithmetic: float32; --arithmetic bf16 is available, but its bits have "
+                           "not been verified on a GPU yet"
+                         : absl::StrCat("arithmetic: float32; bf16 is not available: ", why));
+    return absl::OkStatus();
+  }
+  if (why.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("arithmetic: bf16 is not available: ", why,
+                                               ": use --arithmetic auto, which is float32"));
 }
 
 absl::Status DeviceForward::Upload() {
@@ -252,6 +279,24 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
+absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
+  step_->AddAdapter(adapter->layers());
+  adapters_.push_back(adapter);
+  if (device_->error().empty()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device: ", device_->kind(), " has too little memory for the adapter: ", device_->error(),
+      "; lower --kv-bytes, or use --device cpu"));
+}
+
+// Returns an adapter's number in `step_`, or -1 for null.
+int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
+  if (adapter == nullptr) return -1;
+  const auto at = std::find_if(adapters_.begin(), adapters_.end(),
+                               [adapter](const auto& one) { return one.get() == adapter; });
+  assert(at != adapters_.end());  // AddAdapter was called
+  return static_cast<int>(at - adapters_.begin());
+}
+
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
   const auto await = [parts](int layer) {
@@ -284,7 +329,8 @@ absl::Status DeviceForward::Run(Parts parts) {
           {part.tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(rows)),
            begin + done,
            want,
-           {own[0], own[1]}});
+           {own[0], own[1]},
+           NumberOf(part.kv->adapter().get())});
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
@@ -369,64 +415,10 @@ absl::Status SameKeysAndValues(const InvariantKv& on_device, const InvariantKv& 
   return absl::OkStatus();
 }
 
-// Returns a bfloat16 with a random sign, significand, and exponent from -14 to 1; one in eight is
-// zero.
-uint16_t RandomBf16(uint64_t* state) {
-  *state = *state * 6364136223846793005u + 1442695040888963407u;
-  const auto draw = static_cast<uint32_t>(*state >> 33);
-  const uint32_t exponent = 113 + (draw >> 8) % 16;
-  return draw >> 28 == 0 ? 0 : static_cast<uint16_t>((draw & 0x807f) | exponent << 7);
-}
-
 }  // namespace
-
-// Multiplies 16 rows by 64 columns of random values in three steps. The values of a step have many
-// different exponents, so another cut or another division of the 16 products changes most results.
-absl::Status DeviceForward::TestFusedDot() {
-  constexpr int kRows = 16, kColumns = DeviceMatrix::kColumnGrain, kInputs = 3 * kStepInputs;
-  uint64_t state = 1;
-  std::vector<uint16_t> rows(kRows * kInputs), weights(kColumns * kInputs);
-  for (std::vector<uint16_t>* values : {&rows, &weights}) {
-    for (uint16_t& value : *values) value = RandomBf16(&state);
-  }
-  std::vector<uint16_t> packed(MatrixValues(kInputs, kColumns));
-  for (int column = 0; column < kColumns; ++column) {
-    const uint16_t* const row = weights.data() + column * kInputs;
-    PackColumn({row, row + kInputs}, column, kColumns, packed.data());
-  }
-  std::vector<float> wide, sums(kRows * kColumns);
-  for (const uint16_t value : rows) wide.push_back(FloatOfBf16(value));
-  DeviceArena arena(device_.get());
-  auto* const matrix = arena.Take<uint16_t>(packed.size());
-  auto *const x = arena.Take<float>(wide.size()), *const y = arena.Take<float>(sums.size());
-  if (absl::Status failure = Failure(); !failure.ok()) return failure;
-  device_->CopyIn(matrix, packed.data(), packed.size() * sizeof(uint16_t));
-  device_->CopyIn(x, wide.data(), wide.size() * sizeof(float));
-  const ProductArguments product = {
-      {matrix, kInputs, kColumns, kColumns}, x, nullptr, y, kRows, kInputs, kColumns, 0};
-  const int tiling = ChooseBf16Product(kRows);
-  device_->Launch(Bf16ProductNumber(tiling, false), &product,
-                  BlocksOf(Bf16FactsOf(tiling), kRows, kColumns));
-  device_->CopyOut(sums.data(), y, sums.size() * sizeof(float));
-  if (absl::Status failure = Failure(); !failure.ok()) return failure;
-  int differing = 0;
-  for (int i = 0; i < kRows * kColumns; ++i) {
-    const float sum = FusedChain(weights.data() + i % kColumns * kInputs,
-                                 rows.data() + i / kColumns * kInputs, 0, kInputs);
-    differing += BitsOfFloat(sum) != BitsOfFloat(sums[static_cast<size_t>(i)]) ? 1 : 0;
-  }
-  if (differing == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "arithmetic: bf16: the device's matrix instruction computes other bits than those of compute "
-      "capability 9.0 (",
-      differing, " of ", kRows * kColumns, " sums differ): use --arithmetic auto"));
-}
 
 absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
   const FloatMode mode;
-  if (model_.multiplies_bf16) {
-    if (absl::Status held = TestFusedDot(); !held.ok()) return held;
-  }
   const ModelConfig& config = weights_->config();
   auto layout = std::make_shared<KvLayout>(layout_);
   const std::vector<int> layers = TestedLayers(config, layout.get());

@@ -35,14 +35,15 @@ class DeviceForward : public Forward {
                                                              ThreadPool* pool);
 
   absl::Status Run(Parts parts) override;
-  // With products in bfloat16, first compares single steps of the device's matrix instruction with
-  // FusedDot. Compares this device with the CPU (InvariantForward) for one local layer, one global
+  absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
+  // Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
   // the same bits. The steps use every shape of the matrix product.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
   std::string device_kind() const override { return device_->kind(); }
+  std::vector<std::string> notes() const override { return notes_; }
 
  private:
   // RoPE tables of one theta: [max positions][head_dim / 2] in device memory; the first `positions`
@@ -64,9 +65,10 @@ class DeviceForward : public Forward {
   DeviceForward(std::shared_ptr<Device> device, const InvariantWeights* weights,
                 const KvLayout& layout, ThreadPool* pool);
   absl::Status Upload();
-  absl::Status TestFusedDot();
+  absl::Status CheckBf16();
   void ExtendRotations(int64_t positions);
   absl::Status RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
+  int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
 
   const std::shared_ptr<Device> device_;
@@ -75,10 +77,13 @@ class DeviceForward : public Forward {
   const KvLayout layout_;
   ThreadPool* const pool_;
   DeviceStepLimits limits_;
+  std::vector<std::string> notes_;
   DeviceArena arena_;
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
+  // the adapters by their number in `step_`
+  std::vector<std::shared_ptr<const LoraAdapter>> adapters_;
 };
 
 }  // namespace hearth

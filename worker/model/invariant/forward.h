@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,11 @@ class Forward {
   // Computes the tokens of the parts and writes their logits. The caller then calls Advance on the
   // sequences. Errors: a failure of the device. REQUIRES: PrepareParts accepted the parts.
   virtual absl::Status Run(Parts parts) = 0;
+  // Prepares for steps whose sequences use the adapter. kResourceExhausted: the device has too
+  // little memory. REQUIRES: no Run is running.
+  virtual absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& /*adapter*/) {
+    return absl::OkStatus();
+  }
   // Checks that on this machine a row's bits do not depend on the other rows of its step. The CPU
   // is tested with steps up to `limits`, a device with fixed steps. Returns the number of steps.
   // kFailedPrecondition: the message names the first difference.
@@ -34,6 +40,8 @@ class Forward {
   virtual int alone_rows() const = 0;
   // Returns "cpu", or the device's kind ("cuda" or "emulated").
   virtual std::string device_kind() const = 0;
+  // Returns notes about the device for the log, one sentence each.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 }  // namespace hearth

@@ -85,7 +85,10 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       weights_(std::move(weights)),
       forward_(std::move(forward)),
       kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
-      notes_(weights_->notes()) {}
+      notes_(weights_->notes()) {
+  const std::vector<std::string> of_device = forward_->notes();
+  notes_.insert(notes_.end(), of_device.begin(), of_device.end());
+}
 
 InvariantGemma::~InvariantGemma() = default;
 
@@ -134,7 +137,10 @@ InvariantGemma::Kv InvariantGemma::NewKv(const KvQuantization& quantization) con
 
 absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
     const std::string& dir) const {
-  return LoraAdapter::Load(dir, config(), pool_.get());
+  auto adapter = LoraAdapter::Load(dir, config(), pool_.get());
+  if (!adapter.ok()) return adapter;
+  if (absl::Status added = forward_->AddAdapter(*adapter); !added.ok()) return added;
+  return adapter;
 }
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {

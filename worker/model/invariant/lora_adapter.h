@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/digest.h"
 #include "worker/kernels/layer.h"
 #include "worker/model/model_config.h"
@@ -29,6 +30,7 @@ class LoraAdapter {
                                                                  const ModelConfig& config,
                                                                  ThreadPool* pool);
 
+  absl::Span<const AdapterLayer> layers() const { return layers_; }
   // REQUIRES: 0 <= number < num_layers of the model.
   const AdapterLayer& layer(int number) const;
   // Returns the SHA-256 of all tensors (name, shape, dtype, bytes) and of the scale.

@@ -41,7 +41,14 @@ absl::StatusOr<at::Device> ChooseDevice(absl::string_view name) {
   }
   if (!at::hasCUDA()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "device ", name, ": this libtorch has no CUDA, or the machine has no GPU; use cpu"));
+        "device ", name,
+        ": this libtorch has no CUDA, or the machine has no GPU or no driver for it; use "
+        "--device cpu"));
+  }
+  const int gpus = at::detail::getCUDAHooks().getNumGPUs();
+  if (index >= gpus) {
+    return absl::InvalidArgumentError(absl::StrCat("device ", name, ": this process has ", gpus,
+                                                   " GPUs: use cuda:0 to cuda:", gpus - 1));
   }
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
