@@ -36,7 +36,6 @@ class Transfers : public RowCopies {
   void Record() { events_.push_back(device_->RecordTransfers()); }
   // Makes later steps wait for the event with this index.
   void MakeStepsWait(size_t event) const { device_->MakeLaunchesWait(*events_.at(event)); }
-  size_t events() const { return events_.size(); }
   // Waits until all copies have ended. Returns false if the device has failed.
   bool Wait() override { return events_.empty() || events_.back()->Wait(); }
 
