@@ -98,7 +98,8 @@ class Models {
     const int room = (turns + 1) * kDecoded;
     std::vector<InvariantGemma::Kv> ours;
     std::vector<KvCache> theirs;
-    std::vector<std::vector<float>> logits(static_cast<size_t>(sequences));
+    std::vector<StepLogits> logits(static_cast<size_t>(sequences));
+    std::vector<float> their_logits;
     for (int i = 0; i < sequences; ++i) {
       ours.push_back(Prefilled(context));
       theirs.push_back(ExactPrefilled(context, room));
@@ -114,7 +115,7 @@ class Models {
     const auto their_turn = [&] {
       for (int i = 0; i < kDecoded; ++i) {
         for (size_t s = 0; s < theirs.size(); ++s) {
-          RequireOk(exact_->Step(&theirs[s], token, &logits[s]));
+          RequireOk(exact_->Step(&theirs[s], token, &their_logits));
         }
       }
     };

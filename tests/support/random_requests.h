@@ -153,7 +153,7 @@ class RandomRequests {
     std::vector<InvariantGemma::Kv> other_kvs;
     std::vector<std::vector<int32_t>> other_texts(static_cast<size_t>(others));
     for (int i = 0; i < others; ++i) other_kvs.push_back(model.NewKv());
-    std::vector<float> logits;
+    StepLogits logits;
     for (int at = kv->length(); at < static_cast<int>(text.size()); at += step) {
       const int count = std::min(step, static_cast<int>(text.size()) - at);
       std::vector<InvariantGemma::Part> parts;
@@ -171,7 +171,7 @@ class RandomRequests {
       if (absl::Status s = model.Step(parts); !s.ok()) return std::string(s.message());
       for (size_t row = 0; row < static_cast<size_t>(count); ++row) {
         digests->push_back(
-            SliceDigest(logits.data() + row * vocabulary, vocabulary * sizeof(float)));
+            SliceDigest(logits.values().data() + row * vocabulary, vocabulary * sizeof(float)));
       }
     }
     return "";

@@ -231,6 +231,22 @@ void CudaDevice::CopyOut(void* to, const void* from, size_t bytes) {
   Check(cudaStreamSynchronize(Stream(stream_)), "a copy from the device");
 }
 
+void* CudaDevice::AllocateHost(size_t bytes) {
+  void* memory = nullptr;
+  if (!Use() || cudaMallocHost(&memory, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return memory;
+}
+
+void CudaDevice::FreeHost(void* memory) { cudaFreeHost(memory); }
+
+void CudaDevice::StartCopyOut(void* to, const void* from, size_t bytes) {
+  if (!Use()) return;
+  Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, Stream(stream_)), "a copy");
+}
+
 void CudaDevice::Launch(int program, const void* arguments, int blocks) {
   if (!Use()) return;
   const CudaKernel& kernel = KernelNumber(program);

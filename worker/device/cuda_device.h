@@ -30,9 +30,12 @@ class CudaDevice : public Device {
   HostPinning pinning() const override;
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
+  void* AllocateHost(size_t bytes) override;
+  void FreeHost(void* memory) override;
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
+  void StartCopyOut(void* to, const void* from, size_t bytes) override;
   void StartTransfer(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void MakeTransfersWait() override;
   std::shared_ptr<DeviceEvent> RecordTransfers() override;

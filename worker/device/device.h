@@ -77,11 +77,18 @@ class Device {
   // device has too little memory.
   virtual void* Allocate(size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
+  // Allocates host memory that the device reaches fast (pinned memory), aligned to 16 bytes.
+  // Returns null if there is too little memory. FreeHost may be called from any thread.
+  virtual void* AllocateHost(size_t bytes) = 0;
+  virtual void FreeHost(void* memory) = 0;
   // Copies and launches are executed in the order of the calls. When CopyIn returns, the caller may
   // change `from`. When CopyOut or Copy returns, the copy is done.
   virtual void CopyIn(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, size_t bytes) = 0;
   virtual void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
+  // Starts a copy to memory of AllocateHost, in the order of the calls. The copy is done when Wait
+  // returns.
+  virtual void StartCopyOut(void* to, const void* from, size_t bytes) = 0;
   // Starts a transfer and returns. Before an event that is recorded later has ended, the memory at
   // `from` must not change, and neither memory may be freed. With pageable host memory the call may
   // wait for the copy.

@@ -59,7 +59,10 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   buffers_.attended = NewFloats(rows * shape_.attended());
   buffers_.projected = NewFloats(rows * shape_.hidden);
   buffers_.gated = NewFloats(rows * shape_.intermediate);
-  buffers_.logits = NewFloats(int64_t{std::max(limits.wanted, kGraphRows)} * shape_.vocabulary);
+  const auto wanted = static_cast<size_t>(std::max(limits.wanted, kGraphRows));
+  buffers_.logits = NewFloats(static_cast<int64_t>(wanted) * shape_.vocabulary);
+  slice_keys_ = arena_.Take<GreedyKey>(wanted * kSlices);
+  keys_ = arena_.Take<GreedyKey>(wanted);
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
@@ -131,6 +134,17 @@ void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
   const size_t wanted = static_cast<size_t>(last_.plan->wanted());
   const size_t bytes = wanted * static_cast<size_t>(shape_.vocabulary) * sizeof(float);
   if (bytes > 0) device_->CopyOut(logits, from, bytes);
+}
+
+const GreedyKey* DeviceStep::FindGreatest() {
+  const int wanted = last_.plan->wanted();
+  assert(wanted >= 1);
+  device_->SetOverlap(false);
+  const ArgmaxProgram slices = {buffers_.logits, nullptr, shape_.vocabulary, kSlices, slice_keys_};
+  Launch(device_, slices, wanted * kSlices);
+  const ArgmaxProgram rows = {nullptr, slice_keys_, kSlices, 1, keys_};
+  Launch(device_, rows, wanted);
+  return keys_;
 }
 
 void DeviceStep::Repeat() {

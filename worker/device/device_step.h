@@ -21,6 +21,7 @@
 #include "worker/device/device_model.h"
 #include "worker/device/product_choice.h"
 #include "worker/device/step_plan.h"
+#include "worker/kernels/greedy_key.h"
 
 namespace hearth {
 
@@ -35,6 +36,7 @@ struct DeviceStepLimits {
 class DeviceStep {
  public:
   static constexpr int kGraphRows = 32;
+  static constexpr int kSlices = 32;  // thread blocks that search the logits of a row
 
   // If the device has too little memory, device->error() is set.
   DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
@@ -50,6 +52,9 @@ class DeviceStep {
   const float* Run(absl::Span<const DevicePart> parts, const AwaitLayer& await = nullptr);
   // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
+  // Finds the greatest key of each wanted row of the last step: [wanted] in device memory, valid
+  // until the next call.
+  const GreedyKey* FindGreatest();
 
   // Adds a LoRA adapter; returns its number for DevicePart::adapter. Errors and requirements are
   // those of DeviceAdapters::Add.
@@ -105,6 +110,7 @@ class DeviceStep {
   StepPlan few_, many_;
   Buffers buffers_;
   SplitStates states_;
+  GreedyKey *slice_keys_, *keys_;  // [wanted][kSlices]; [wanted]
   // Measured: with 32 rows overlap is slower, because waiting blocks occupy registers and shared
   // memory that running blocks need.
   int overlap_rows_ = 8;

@@ -36,6 +36,8 @@ class EmulatedDevice : public Device {
   size_t free_bytes() const override { return SIZE_MAX; }  // the real value is unknown
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
+  void* AllocateHost(size_t bytes) override { return std::malloc(bytes); }
+  void FreeHost(void* memory) override { std::free(memory); }
   void CopyIn(void* to, const void* from, size_t bytes) override;
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
@@ -43,6 +45,7 @@ class EmulatedDevice : public Device {
   void MakeTransfersWait() override {}  // launches and copies have ended when their call returns
   std::shared_ptr<DeviceEvent> RecordTransfers() override;
   void MakeLaunchesWait(const DeviceEvent& event) override;
+  void StartCopyOut(void* to, const void* from, size_t bytes) override { CopyOut(to, from, bytes); }
   void Launch(int program, const void* arguments, int blocks) override;
   // The `threads` threads divide the blocks of a launch among themselves.
   void UseThreads(int threads, RunParts run) override {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "worker/device/adapter_program.h"
+#include "worker/device/argmax_program.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
@@ -79,8 +80,8 @@ using FloatPrograms = decltype(Joined(
 inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
-using ProgramList =
-    decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())), AdapterPrograms()));
+using ProgramList = decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())),
+                                    Joined(AdapterPrograms(), TypeList<ArgmaxProgram>())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>

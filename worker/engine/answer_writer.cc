@@ -23,15 +23,11 @@ double Milliseconds(absl::Time begin, absl::Time end) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
-  return EmitFrom(absl::MakeSpan(sequence->answer.logits), sequence);
-}
-
-absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(absl::Span<float> logits,
+absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(const LogitRow& row,
                                                                    Sequence* sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
   GrammarState* const grammar = sequence->GrammarOfNext();
-  absl::StatusOr<SampledToken> token = Draw(logits, grammar, sequence);
+  absl::StatusOr<SampledToken> token = Draw(row, grammar, sequence);
   if (!token.ok()) {
     // The logits are not finite. The restored prefix may be damaged, so remove it from the pool.
     const uint32_t boundary = sequence->restored.boundary;
@@ -63,8 +59,10 @@ bool AnswerWriter::IsStop(const Sequence& sequence, int32_t token) const {
 
 // Draws the next token; `grammar` may be null. If the grammar's mask allows the drawn token but
 // Accept refuses it, draws again from the same logits with the new mask.
-absl::StatusOr<SampledToken> AnswerWriter::Draw(absl::Span<float> logits, GrammarState* grammar,
+absl::StatusOr<SampledToken> AnswerWriter::Draw(const LogitRow& row, GrammarState* grammar,
                                                 Sequence* sequence) {
+  if (row.greedy.has_value()) return SampleGreedy(*row.greedy);
+  const absl::Span<float> logits = row.values;
   const EngineRequest& request = sequence->request;
   const uint64_t draw = request.first_draw + sequence->answer.generated;
   LogitRules* const rules = sequence->RulesOfNext(model_->config().eos_token_ids);
@@ -129,8 +127,7 @@ void AnswerWriter::Dismiss(Sequence* beam) {
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
                                                                    uint32_t rows) {
   GrowingAnswer& answer = sequence->answer;
-  assert(rows >= 1 && answer.logits.size() % rows == 0);
-  const size_t vocabulary = answer.logits.size() / rows;
+  assert(rows >= 1);
   const int begin = sequence->kv->length() - static_cast<int>(rows);
   // `step` stays valid while tokens are appended to the answer.
   const absl::Span<const int32_t> step = sequence->NextTokens(rows);
@@ -138,11 +135,10 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
   uint32_t used = 0;
   bool goes_on = true;
   while (goes_on) {
-    const absl::Span<float> row =
-        absl::MakeSpan(answer.logits).subspan(used * vocabulary, vocabulary);
+    const LogitRow row = answer.logits.Row(used, rows);
     finished = EmitFrom(row, sequence);
     if (!finished.ok()) return finished.status();
-    HashRow(row, sequence);
+    HashRow(row.values, sequence);
     ++used;
     goes_on = !finished->has_value() && !sequence->state->cancelled && used < rows &&
               answer.last_token == step[used];
@@ -171,6 +167,7 @@ void AnswerWriter::HashRow(absl::Span<const float> logits, Sequence* sequence) {
   const absl::string_view bytes(reinterpret_cast<const char*>(logits.data()),
                                 logits.size() * sizeof(float));
   std::optional<Digest>& first = sequence->state->first_logits;
+  assert(!logits.empty() || (first.has_value() && !sequence->request.hash_logits));
   if (!first.has_value()) first = Sha256(bytes);
   std::unique_ptr<Sha256Stream>& all = sequence->answer.logits_digest;
   if (!sequence->request.hash_logits) return;

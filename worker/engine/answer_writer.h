@@ -27,9 +27,11 @@ class AnswerWriter {
                PrefixKeeper* keeper, EngineCounters* counters)
       : layout_(layout), model_(model), planner_(planner), keeper_(keeper), counters_(counters) {}
 
-  // Samples the next token from the sequence's logits and sends it to the caller. Returns the
-  // finish reason if the token was the answer's last.
-  absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  // Samples the next token from `logits` and sends it to the caller. Returns the finish reason if
+  // the token was the answer's last.
+  absl::StatusOr<std::optional<FinishReason>> Emit(const StepLogits& logits, Sequence* sequence) {
+    return EmitFrom(logits.Row(0, 1), sequence);
+  }
   // Sends all tokens of an answer that ended for `reason`. Returns the finish reason to report:
   // kStop if the caller stopped the answer, else `reason`.
   FinishReason EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens, FinishReason reason);
@@ -38,9 +40,11 @@ class AnswerWriter {
   // differs from the guess. Removes the KV of the unused rows, and hashes the logits of the used
   // rows.
   absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
-  // Hashes the sequence's logits. Logits of tokens after the request's first are hashed only if the
+  // Hashes the logits of a token. Logits of tokens after the request's first are hashed only if the
   // request sets hash_logits.
-  void HashLogits(Sequence* sequence) { HashRow(sequence->answer.logits, sequence); }
+  void HashLogits(const StepLogits& logits, Sequence* sequence) {
+    HashRow(logits.values(), sequence);
+  }
   // Ends a sample with a complete answer. After its last sample, the request ends.
   void Finish(const SequencePtr& sequence, FinishReason reason);
   // Ends a beam without an answer.
@@ -50,10 +54,8 @@ class AnswerWriter {
   void Fail(const SequencePtr& sequence, const absl::Status& status);
 
  private:
-  absl::StatusOr<std::optional<FinishReason>> EmitFrom(absl::Span<float> logits,
-                                                       Sequence* sequence);
-  absl::StatusOr<SampledToken> Draw(absl::Span<float> logits, GrammarState* grammar,
-                                    Sequence* sequence);
+  absl::StatusOr<std::optional<FinishReason>> EmitFrom(const LogitRow& row, Sequence* sequence);
+  absl::StatusOr<SampledToken> Draw(const LogitRow& row, GrammarState* grammar, Sequence* sequence);
   bool IsEnd(const Sequence& sequence, int32_t token) const;
   bool IsStop(const Sequence& sequence, int32_t token) const;
   void HashRow(absl::Span<const float> logits, Sequence* sequence);

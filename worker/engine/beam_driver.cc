@@ -48,7 +48,7 @@ absl::Status BeamDriver::Begin(const SequencePtr& first) {
     group->unused.push_back(number);
   }
   if (absl::Status advanced = Advance(group.get()); !advanced.ok()) return advanced;
-  answers_->HashLogits(first.get());
+  answers_->HashLogits(first->answer.logits, first.get());
   keeper_->Keep(first.get(), planner_->cache());
   if (group->search.done()) {
     Finish(*group);
@@ -90,7 +90,7 @@ absl::Status BeamDriver::Advance(BeamGroup* group) {
   std::vector<std::vector<TokenLogprob>> likeliest;
   for (const auto& running : group->running) {
     GrowingAnswer& answer = running.lock()->answer;
-    auto tokens = answer.sampler.Likeliest(answer.logits, group->search.candidates());
+    auto tokens = answer.sampler.Likeliest(answer.logits.values(), group->search.candidates());
     if (!tokens.ok()) return tokens.status();
     likeliest.push_back(*std::move(tokens));
   }

@@ -281,6 +281,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
       added.tokens = sequence.NextTokens(part.tokens);
       added.logits = &sequence.answer.logits;
       added.wanted = part.tokens;
+      added.greedy = sequence.IsGreedy();
     } else {
       const uint32_t end = sequence.position + part.tokens;
       assert(part.tokens >= 1 && end <= sequence.step_ends.back());
@@ -324,10 +325,9 @@ absl::Status EngineImpl::StepWithPromptLogprobs(const SequencePart& part) {
 // Reports the log probabilities of prompt tokens: row i has the logits of token i + 1. Keeps only
 // the last row in answer.logits.
 absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows) {
-  std::vector<float>& logits = sequence->answer.logits;
+  StepLogits& logits = sequence->answer.logits;
   const std::vector<int32_t>& prompt = sequence->request.token_ids;
-  assert(rows > 0 && !logits.empty() && logits.size() % rows == 0);
-  const size_t vocabulary = logits.size() / rows;
+  assert(rows > 0 && !logits.empty());
   // prompt tokens passed to on_prompt so far
   uint32_t& reported_tokens = sequence->reported_tokens;
   std::vector<SampledToken> reported(reported_tokens == 0 ? 1 : 0);
@@ -339,12 +339,11 @@ absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin
     SampledToken& token = reported.emplace_back();
     token.id = prompt[begin + row + 1];
     const absl::Status added = sequence->answer.sampler.AddLogprobs(
-        absl::MakeConstSpan(logits).subspan(row * vocabulary, vocabulary),
-        *sequence->request.sampling.prompt_logprobs, &token);
+        logits.Row(row, rows).values, *sequence->request.sampling.prompt_logprobs, &token);
     if (!added.ok()) return added;
     ++reported_tokens;
   }
-  logits.erase(logits.begin(), logits.end() - static_cast<std::ptrdiff_t>(vocabulary));
+  logits.KeepLast(logits.values().size() / rows);
   if (sequence->callbacks.on_prompt != nullptr && !reported.empty())
     sequence->callbacks.on_prompt(reported);
   return absl::OkStatus();
@@ -432,11 +431,12 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
     return absl::OkStatus();
   }
   if (sequence->request.searches()) return beams_.Begin(sequence);
-  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
+  const StepLogits& logits = sequence->answer.logits;
+  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(logits, sequence.get());
   if (!finished.ok()) return finished.status();
   absl::Status begun = has_answer ? absl::OkStatus() : BeginSamples(sequence);
   if (!begun.ok()) return begun;
-  answers_.HashLogits(sequence.get());
+  answers_.HashLogits(logits, sequence.get());
   // Copy the KV for the cache after the token is sent, so that copying does not delay the token.
   keeper_.Keep(sequence.get(), planner_.cache());
   if (finished->has_value()) {
@@ -455,10 +455,11 @@ absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
     assert(number <= first->fork_kvs.size());  // TryAdmit() made one KV for each further sample
     sample->kv = std::move(first->fork_kvs[number - 1]);
     model_->Fork(*first->kv, sample->kv.get());
-    sample->answer.logits = first->answer.logits;
-    const absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sample.get());
+    const StepLogits& logits = first->answer.logits;
+    const absl::StatusOr<std::optional<FinishReason>> finished =
+        answers_.Emit(logits, sample.get());
     if (!finished.ok()) return finished.status();
-    answers_.HashLogits(sample.get());
+    answers_.HashLogits(logits, sample.get());
     if (finished->has_value())
       answers_.Finish(sample, **finished);
     else

@@ -178,6 +178,12 @@ LogitRules* Sequence::RulesOfNext(const std::vector<int32_t>& eos) {
   return &*answer.rules;
 }
 
+bool Sequence::IsGreedy() const {
+  const SamplingParams& sampling = request.sampling;
+  return sampling.temperature == 0 && !sampling.reports() && !sampling.rules.are_on() &&
+         request.grammar == nullptr && !request.hash_logits && state->beams == nullptr;
+}
+
 absl::Span<const int32_t> Sequence::NextTokens(uint32_t tokens) const {
   if (tokens == 1) return {&answer.last_token, 1};
   const absl::Span<const int32_t> step = answer.speculation.step();

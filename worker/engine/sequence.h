@@ -24,6 +24,7 @@
 #include "worker/engine/speculation.h"
 #include "worker/engine/staging.h"
 #include "worker/model/sequence_kv.h"
+#include "worker/model/step_logits.h"
 #include "worker/text/sampler.h"
 
 namespace hearth {
@@ -133,7 +134,7 @@ struct GrowingAnswer {
   Sampler sampler;
   std::optional<LogitRules> rules;  // created with the first token, if the request has logit rules
   std::unique_ptr<GrammarState> grammar;  // created with the first token, if there is a grammar
-  std::vector<float> logits;
+  StepLogits logits;                      // of the sequence's latest step
   std::unique_ptr<Sha256Stream> logits_digest;  // digest of all tokens' logits, if requested
   int32_t last_token = 0;
   std::vector<int32_t> tokens;  // all generated tokens
@@ -180,6 +181,10 @@ struct Sequence {
 
   // Returns the answer's state in its grammar. Returns null if the request has no grammar.
   GrammarState* GrammarOfNext();
+
+  // Returns whether the next tokens are those of the greatest logits, and nothing else of the
+  // logits is used. REQUIRES: the first token was sampled.
+  bool IsGreedy() const;
 
   // Stops waiting for the lookup, and cancels its calls so that its thread becomes free. Returns
   // true if a lookup may have been running.

@@ -410,6 +410,15 @@ void Sampler::KeepTopP(double top_p) {
   candidates_.resize(kept);
 }
 
+absl::StatusOr<SampledToken> SampleGreedy(const GreedyToken& greedy) {
+  if (!greedy.is_finite) {
+    return absl::InternalError(absl::StrCat("logits[", greedy.id, "] is not a finite number"));
+  }
+  SampledToken token;
+  token.id = greedy.id;
+  return token;
+}
+
 uint64_t NewSeed() {
   static thread_local std::mt19937_64 seeds{std::random_device{}()};
   return seeds() >> 11;

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/kernels/greedy_key.h"
 #include "worker/text/logit_rules.h"
 
 namespace hearth {
@@ -131,6 +132,9 @@ class Sampler {
   std::vector<float> row_;    // logits of the allowed tokens
   bool few_ = true;           // top-p kept few tokens in the last call
 };
+
+// Returns the token that Sample chooses with temperature 0. kInternal: a logit is not finite.
+absl::StatusOr<SampledToken> SampleGreedy(const GreedyToken& greedy);
 
 // Returns a random seed, for requests without a seed. It has 53 bits, so that JSON numbers
 // represent it exactly. Each thread has its own generator.

@@ -77,7 +77,7 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     int number = 0;
     InvariantGemma::Kv kv[2];  // on the CPU, on the device
     std::vector<int32_t> tokens;
-    std::vector<float> logits[2];
+    StepLogits logits[2];
   };
   Sequence NewSequence(int number) {
     Sequence sequence;
@@ -108,10 +108,9 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     }
     for (size_t i = 0; i < tokens.size(); ++i) {
       Sequence& one = (*sequences)[i];
-      ASSERT_EQ(one.logits[0].size(), one.logits[1].size());
-      EXPECT_EQ(FirstDifference(one.logits[1].data(), one.logits[0].data(),
-                                static_cast<int64_t>(one.logits[0].size())),
-                "")
+      const absl::Span<float> ours = one.logits[0].values(), theirs = one.logits[1].values();
+      ASSERT_EQ(ours.size(), theirs.size());
+      EXPECT_EQ(FirstDifference(theirs.data(), ours.data(), static_cast<int64_t>(ours.size())), "")
           << "sequence " << i << ", length " << one.kv[0].length();
     }
   }
@@ -153,15 +152,15 @@ TEST_P(DeviceAdapterTest, PrefillEqualsDecode) {
   Step(&whole, {12, 12, 12, 12});
   for (int at = 0; at < 12; ++at) Step(&split, {1, 1, 1, 1});
   for (size_t i = 0; i < 4; ++i) {
-    const std::vector<float>& logits = split[i].logits[1];
+    const absl::Span<float> logits = split[i].logits[1].values();
     const auto count = static_cast<int64_t>(logits.size());
-    const float* last = whole[i].logits[1].data() + 11 * count;
+    const float* last = whole[i].logits[1].values().data() + 11 * count;
     EXPECT_EQ(FirstDifference(logits.data(), last, count), "") << i;
   }
   // each adapter changes the logits
   for (size_t i = 1; i < 4; ++i) {
-    split[i].logits[1].resize(split[0].logits[1].size());
-    EXPECT_NE(split[i].logits[1], split[0].logits[1]);
+    const absl::Span<float> plain = split[0].logits[1].values();
+    EXPECT_NE(split[i].logits[1].values().subspan(0, plain.size()), plain);
   }
 }
 

@@ -74,7 +74,7 @@ struct Text {
   InvariantGemma::Kv kv;
   std::array<std::vector<std::byte*>, 2> blocks;
   std::vector<int32_t> tokens;  // tokens of the current step
-  std::vector<float> logits;
+  StepLogits logits;
 };
 
 class Texts {
@@ -116,8 +116,9 @@ class Texts {
     for (const Some& one : some) {
       const Text& text = texts_[static_cast<size_t>(one.text)];
       const size_t count = static_cast<size_t>(one.want) * vocabulary;
-      EXPECT_EQ(
-          FirstDifference(logits.data() + at, text.logits.data(), static_cast<int64_t>(count)), "")
+      EXPECT_EQ(FirstDifference(logits.data() + at, text.logits.values().data(),
+                                static_cast<int64_t>(count)),
+                "")
           << "text " << one.text << ", length " << text.length;
       at += count;
       CompareKv(text);

@@ -35,11 +35,11 @@ using Adapter = std::shared_ptr<const LoraAdapter>;
 
 std::vector<float> Logits(const InvariantGemma& gemma, const Adapter& adapter,
                           InvariantGemma::Kv* kv, absl::Span<const int32_t> tokens, int want) {
-  std::vector<float> logits;
+  StepLogits logits;
   if (kv->length() == 0) kv->UseAdapter(adapter);
   const InvariantPart part{kv, tokens, want, &logits};
   RequireOk(gemma.Step({&part, 1}));
-  return logits;
+  return std::move(logits).Take();
 }
 
 std::string DigestOf(const std::vector<float>& logits) {
@@ -62,19 +62,21 @@ std::string InOtherSteps(const InvariantGemma& gemma, const Adapter& adapter,
 std::string BatchedWithOthers(const InvariantGemma& gemma, const Adapter& adapter,
                               const std::vector<int32_t>& ids) {
   InvariantGemma::Kv first = gemma.NewKv(), plain = gemma.NewKv(), last = gemma.NewKv();
-  std::vector<float> first_logits, plain_logits, last_logits;
+  StepLogits first_logits, plain_logits, last_logits;
   first.UseAdapter(adapter);
   last.UseAdapter(adapter);
   const InvariantPart parts[] = {{&first, ids, 1, &first_logits},
                                  {&plain, ids, 1, &plain_logits},
                                  {&last, ids, 1, &last_logits}};
   RequireOk(gemma.Step(parts));
-  const std::string digest = DigestOf(first_logits);
-  if (DigestOf(last_logits) != digest || (adapter != nullptr && plain_logits == first_logits)) {
+  const std::string digest = DigestOf(std::move(first_logits).Take());
+  const std::string plain_digest = DigestOf(std::move(plain_logits).Take());
+  if (DigestOf(std::move(last_logits).Take()) != digest ||
+      (adapter != nullptr && plain_digest == digest)) {
     RequireOk(absl::InternalError(
         "in a step with other texts, the adapter's text has different bits, or those without it"));
   }
-  if (DigestOf(plain_logits) != InOtherSteps(gemma, nullptr, ids, 0)) {
+  if (plain_digest != InOtherSteps(gemma, nullptr, ids, 0)) {
     RequireOk(absl::InternalError(
         "in a step with an adapter's text, the text without it has different bits"));
   }

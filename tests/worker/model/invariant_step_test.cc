@@ -57,7 +57,7 @@ class Together {
   // logits, and compares them. Returns false if all sequences are finished or the step failed.
   bool StepSome(Numbers* numbers, int most) {
     std::vector<Part> parts;
-    std::vector<std::vector<float>> logits(texts_.size());
+    std::vector<StepLogits> logits(texts_.size());
     bool left = false;
     for (size_t i = 0; i < texts_.size(); ++i) {
       const int begin = kvs_[i].length(), rest = static_cast<int>(texts_[i].size()) - begin;
@@ -86,10 +86,10 @@ class Together {
   void Compare(const Part& part, size_t parts) const {
     if (part.want == 0) return;
     const auto i = static_cast<size_t>(part.kv - kvs_.data());
-    ASSERT_EQ(part.logits->size(), static_cast<size_t>(part.want * vocabulary_));
+    ASSERT_EQ(part.logits->values().size(), static_cast<size_t>(part.want * vocabulary_));
     for (int row = 0; row < part.want; ++row) {
       const int position = part.kv->length() - part.want + row;
-      ASSERT_EQ(FirstDifference(part.logits->data() + row * vocabulary_,
+      ASSERT_EQ(FirstDifference(part.logits->values().data() + row * vocabulary_,
                                 alone_[i].data() + position * vocabulary_, vocabulary_),
                 "")
           << "sequence " << i << ", position " << position << ", " << parts << " parts";
@@ -158,7 +158,7 @@ class InvariantStepErrors : public testing::Test {
 TEST_F(InvariantStepErrors, ErrorNamesPartAndChangesNothing) {
   const auto gemma = LoadForSteps(dir_, 1), other = LoadForSteps(dir_, 1);
   InvariantGemma::Kv a = gemma->NewKv(), b = gemma->NewKv(), theirs = other->NewKv();
-  std::vector<float> first, second;
+  StepLogits first, second;
   const Part good{&a, tokens_, 1, &first};
   const std::vector<int32_t> unknown = {5, 160}, many(600, 5);
   EXPECT_THAT(Error(*gemma, {}), HasSubstr("at least one part"));
@@ -187,7 +187,7 @@ TEST_F(InvariantStepErrors, LogitLimitCountsAllParts) {
   const auto gemma = LoadForSteps(NewTinyCheckpoint(geometry, "many_logits"), 1);
   InvariantGemma::Kv a = gemma->NewKv(), b = gemma->NewKv();
   const std::vector<int32_t> tokens(600, 5);
-  std::vector<float> first, second;
+  StepLogits first, second;
   EXPECT_THAT(Error(*gemma, {{&a, tokens, 513, &first}, {&b, tokens, 512, &second}}),
               AllOf(HasSubstr("at most 1024 tokens"), HasSubstr("got 1025 tokens")));
 }
@@ -201,7 +201,8 @@ TEST_F(InvariantStepErrors, StepAllocatesAllPartsOrNone) {
   InvariantGemma::Kv a = gemma->NewKv(), b = gemma->NewKv(), c = gemma->NewKv();
   const std::vector<int32_t> text = TextOf(1, 15, 160), ten(10, 5), twenty(20, 7);
   ASSERT_TRUE(gemma->Step(&a, ten, 0, nullptr).ok());
-  std::vector<float> logits, want;
+  StepLogits logits;
+  std::vector<float> want;
   // `a` needs one more block and `b` two; then no block is left for `c`.
   EXPECT_THAT(
       Error(*gemma, {{&a, text, 1, &logits}, {&b, twenty, 0, nullptr}, {&c, ten, 0, nullptr}},
@@ -212,7 +213,7 @@ TEST_F(InvariantStepErrors, StepAllocatesAllPartsOrNone) {
   InvariantGemma::Kv alone = roomy->NewKv();
   ASSERT_TRUE(roomy->Step(&alone, ten, 0, nullptr).ok());
   ASSERT_TRUE(roomy->Step(&alone, twenty, 1, &want).ok());
-  EXPECT_EQ(FirstDifference(logits.data(), want.data(), 160), "");
+  EXPECT_EQ(FirstDifference(logits.values().data(), want.data(), 160), "");
 }
 
 }  // namespace

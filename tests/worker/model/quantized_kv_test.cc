@@ -85,12 +85,13 @@ TEST_P(QuantizedKvTest, UnquantizedSequencesInBatchKeepBits) {
   const std::vector<float> plain_want = AllTo(*gemma, 40, 40, &plain_alone);
   EXPECT_NE(want, plain_want) << "whole chunks are read in fewer bits";
   InvariantGemma::Kv kv = gemma->NewKv(Quantization()), plain = gemma->NewKv();
-  std::vector<float> all, plain_all, logits, plain_logits;
+  std::vector<float> all, plain_all;
+  StepLogits logits, plain_logits;
   for (int at = 0; at < 40; at += 8) {
     const std::vector<int32_t> text = Text(at, at + 8);
     ASSERT_TRUE(gemma->Step({{{&kv, text, 8, &logits}, {&plain, text, 8, &plain_logits}}}).ok());
-    all.insert(all.end(), logits.begin(), logits.end());
-    plain_all.insert(plain_all.end(), plain_logits.begin(), plain_logits.end());
+    all.insert(all.end(), logits.values().begin(), logits.values().end());
+    plain_all.insert(plain_all.end(), plain_logits.values().begin(), plain_logits.values().end());
   }
   EXPECT_EQ(all, want);
   EXPECT_EQ(plain_all, plain_want);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -151,7 +152,11 @@ absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {
   assert(parts.size() == 1 && parts[0].wanted == 1);
   KvCache* cache = CacheOf(parts[0].kv);
   assert(cache->length() < cache->capacity());
-  return gemma_->Step(cache, parts[0].tokens, parts[0].logits);
+  if (parts[0].logits == nullptr) return gemma_->Step(cache, parts[0].tokens, nullptr);
+  std::vector<float> logits = std::move(*parts[0].logits).Take();
+  const absl::Status stepped = gemma_->Step(cache, parts[0].tokens, &logits);
+  *parts[0].logits = StepLogits(std::move(logits));
+  return stepped;
 }
 
 }  // namespace hearth

@@ -148,7 +148,7 @@ absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
   std::vector<InvariantGemma::Part> of_model;
   for (const StepPart& part : parts) {
     const int want = part.logits == nullptr ? 0 : static_cast<int>(part.wanted);
-    of_model.push_back({BlocksOf(part.kv), part.tokens, want, part.logits});
+    of_model.push_back({BlocksOf(part.kv), part.tokens, want, part.logits, part.greedy});
   }
   return gemma_->Step(of_model);
 }

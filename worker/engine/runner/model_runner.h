@@ -26,17 +26,19 @@
 #include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/sequence_kv.h"
+#include "worker/model/step_logits.h"
 
 namespace hearth {
 
 // The tokens of one sequence in a step. `logits`, if not null, receives the logits of the last
-// `wanted` tokens, [wanted, vocab_size].
+// `wanted` tokens, [wanted, vocab_size], valid until the sequence's next step.
 struct StepPart {
   SequenceKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
-  std::vector<float>* logits = nullptr;
+  StepLogits* logits = nullptr;
   // Number of last tokens whose logits are returned; > 1 only if the model batches.
   uint32_t wanted = 1;
+  bool greedy = false;  // the token of each greatest logit suffices: a device returns no logits
 };
 
 // A loaded low-rank adapter.

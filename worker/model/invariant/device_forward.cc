@@ -279,6 +279,53 @@ absl::Status DeviceForward::Failure() const {
   return absl::InternalError(absl::StrCat("device: ", device_->error()));
 }
 
+// Returns pinned memory; null if there is too little. Pinning takes longer than copying to it, so
+// memory is reused.
+std::shared_ptr<float[]> DeviceForward::TakeFloats(size_t floats) {
+  for (const Pinned& one : pinned_) {
+    if (one.floats >= floats && one.memory.use_count() == 1) return one.memory;
+  }
+  const auto is_free = [](const Pinned& one) { return one.memory.use_count() == 1; };
+  pinned_.erase(std::remove_if(pinned_.begin(), pinned_.end(), is_free), pinned_.end());
+  auto* const memory = static_cast<float*>(device_->AllocateHost(floats * sizeof(float)));
+  if (memory == nullptr) return nullptr;
+  const auto release = [device = device_](float* pinned) { device->FreeHost(pinned); };
+  pinned_.push_back({std::shared_ptr<float[]>(memory, release), floats});
+  return pinned_.back().memory;
+}
+
+// Allocates the memory for the step's results: greedy keys of all wanted rows, then the logits of
+// each part. First releases the logits of the parts' previous step.
+absl::Status DeviceForward::TakeResults(Parts parts) {
+  const auto vocabulary = static_cast<size_t>(model_.shape.vocabulary);
+  constexpr size_t kKeyFloats = sizeof(GreedyKey) / sizeof(float);
+  size_t wanted = 0, rows = 0;
+  for (const InvariantPart& part : parts) {
+    if (part.want == 0) continue;
+    part.logits->Resize(0);
+    wanted += static_cast<size_t>(part.want);
+    if (!part.greedy) rows += static_cast<size_t>(part.want);
+  }
+  keys_ = nullptr;
+  if (wanted == 0) return Failure();
+  const size_t floats = wanted * kKeyFloats + rows * vocabulary;
+  const std::shared_ptr<float[]> memory = TakeFloats(floats);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the machine has no pinned memory for ", floats, " logits"));
+  }
+  if (wanted > rows) keys_ = reinterpret_cast<GreedyKey*>(memory.get());
+  keys_copied_ = 0;
+  float* next = memory.get() + wanted * kKeyFloats;
+  for (const InvariantPart& part : parts) {
+    if (part.want == 0 || part.greedy) continue;
+    const size_t size = static_cast<size_t>(part.want) * vocabulary;
+    part.logits->Set({memory, next}, size);
+    next += size;
+  }
+  return Failure();
+}
+
 absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) {
   step_->AddAdapter(adapter->layers());
   adapters_.push_back(adapter);
@@ -297,8 +344,11 @@ int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
   return static_cast<int>(at - adapters_.begin());
 }
 
+// Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
+// later are valid.
 absl::Status DeviceForward::Run(Parts parts) {
   const FloatMode mode;
+  if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
   const auto await = [parts](int layer) {
     for (const InvariantPart& part : parts) part.kv->AwaitRestore(layer);
   };
@@ -308,7 +358,6 @@ absl::Status DeviceForward::Run(Parts parts) {
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
-    if (part.want > 0) part.logits->resize(static_cast<size_t>(part.want * vocabulary));
     ExtendRotations(begin + tokens);
     blocks.push_back(
         {part.kv->BlocksOf(LayerGroup::kLocal), part.kv->BlocksOf(LayerGroup::kGlobal)});
@@ -320,7 +369,7 @@ absl::Status DeviceForward::Run(Parts parts) {
       const int rows = std::min(
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks)) {
-        if (absl::Status run = RunPiece(&piece, await); !run.ok()) return run;
+        RunPiece(&piece, await);
         continue;
       }
       assert(rows >= 1);
@@ -334,31 +383,43 @@ absl::Status DeviceForward::Run(Parts parts) {
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
-        float* to = part.logits->data() + (done - want - (tokens - part.want)) * vocabulary;
-        piece.logits.emplace_back(to, want);
+        const int64_t first = done - want - (tokens - part.want);
+        float* const to = part.logits->values().data();
+        piece.logits.emplace_back(part.greedy ? nullptr : to + first * vocabulary, want);
       }
       piece.rows += rows;
       piece.wanted += want;
       piece.blocks += most;
     }
   }
-  return RunPiece(&piece, await);
+  RunPiece(&piece, await);
+  device_->Wait();
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
+  const GreedyKey* keys = keys_;
+  for (const InvariantPart& part : parts) {
+    const auto rows = static_cast<size_t>(part.want);
+    if (part.want > 0 && part.greedy) part.logits->SetGreedy({keys, rows});
+    if (keys != nullptr) keys += rows;
+  }
+  return absl::OkStatus();
 }
 
-// Runs the collected parts as one DeviceStep and waits for it. If the device fails, the step fails,
-// so rows that are shared or stored later are valid.
-absl::Status DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) {
+// Starts the collected parts as one DeviceStep, and the copies of its logits and greedy keys.
+void DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
   const float* logits = step_->Run(piece->parts, await);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
-    device_->CopyOut(to, logits, values * sizeof(float));
+    if (to != nullptr) device_->StartCopyOut(to, logits, values * sizeof(float));
     logits += values;
   }
-  device_->Wait();
+  if (keys_ != nullptr && piece->wanted > 0) {
+    device_->StartCopyOut(keys_ + keys_copied_, step_->FindGreatest(),
+                          static_cast<size_t>(piece->wanted) * sizeof(GreedyKey));
+    keys_copied_ += piece->wanted;
+  }
   *piece = Piece();
-  return Failure();
 }
 
 // --- self-test ---

@@ -56,7 +56,8 @@ class DeviceForward : public Forward {
   // The parts that one DeviceStep computes.
   struct Piece {
     std::vector<DevicePart> parts;
-    // destination of a part's logits, and number of its wanted rows
+    // destination of a part's logits (null: only its keys are copied), and number of its wanted
+    // rows
     std::vector<std::pair<float*, int>> logits;
     int rows = 0, wanted = 0;
     size_t blocks = 0;
@@ -67,7 +68,9 @@ class DeviceForward : public Forward {
   absl::Status Upload();
   absl::Status CheckBf16();
   void ExtendRotations(int64_t positions);
-  absl::Status RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
+  absl::Status TakeResults(Parts parts);
+  std::shared_ptr<float[]> TakeFloats(size_t floats);
+  void RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
   int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
 
@@ -82,6 +85,14 @@ class DeviceForward : public Forward {
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
+  // Pinned memory for the results of steps: a step uses one that no sequence holds.
+  struct Pinned {
+    std::shared_ptr<float[]> memory;
+    size_t floats = 0;
+  };
+  std::vector<Pinned> pinned_;
+  GreedyKey* keys_ = nullptr;  // of the step's wanted rows; null if no part wants greedy tokens
+  int keys_copied_ = 0;
   // the adapters by their number in `step_`
   std::vector<std::shared_ptr<const LoraAdapter>> adapters_;
 };

@@ -158,8 +158,12 @@ absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
 
 absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                                   std::vector<float>* logits) const {
-  const Part part{kv, tokens, want, logits};
-  return Step(absl::Span<const Part>(&part, 1));
+  StepLogits rows;
+  if (logits != nullptr) rows = StepLogits(std::move(*logits));
+  const Part part{kv, tokens, want, logits == nullptr ? nullptr : &rows};
+  const absl::Status stepped = Step(absl::Span<const Part>(&part, 1));
+  if (logits != nullptr) *logits = std::move(rows).Take();
+  return stepped;
 }
 
 absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLimits& limits) {
@@ -313,10 +317,8 @@ absl::Status InvariantForward::Run(Parts parts) {
   for (const InvariantPart& part : parts) {
     if (part.want == 0) continue;
     const int64_t vocabulary = config_.vocab_size;
-    part.logits->resize(static_cast<size_t>(part.want * vocabulary));
-    for (int64_t row = 0; row < part.want; ++row) {
-      logits_.push_back(part.logits->data() + row * vocabulary);
-    }
+    float* const to = part.logits->Resize(static_cast<size_t>(part.want * vocabulary));
+    for (int64_t row = 0; row < part.want; ++row) logits_.push_back(to + row * vocabulary);
   }
   assert(static_cast<int64_t>(logits_.size()) == step_.wanted());
   AddHead({step_.shared().normed.data, step_.wanted(), config_.hidden_size}, logits_, &list);

@@ -20,18 +20,20 @@
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/invariant_kv.h"
 #include "worker/model/model_config.h"
+#include "worker/model/step_logits.h"
 
 namespace hearth {
 
 // InvariantPart: the tokens that a step of an InvariantGemma appends to one sequence.
 
 // `logits` receives the logits of the last `want` tokens: [want][vocabulary]. It may be null if
-// want is 0.
+// want is 0. If `greedy`, the token of each greatest logit suffices: a device returns no logits.
 struct InvariantPart {
   InvariantKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
   int want = 0;
-  std::vector<float>* logits = nullptr;
+  StepLogits* logits = nullptr;
+  bool greedy = false;
 };
 
 // Maximum logits of a step: 2^28 floats, 1 GiB.
