@@ -1,6 +1,7 @@
 // Compares the forward pass of worker/device on a GPU with the CPU, bit for bit, and measures it.
 //
-//   device_step_bench digests MODEL DIGESTS   compares logits, keys and values with DIGESTS, the
+//   device_step_bench digests MODEL DIGESTS [bf16]
+//                                             compares logits, keys and values with DIGESTS, the
 //                                             output of seeded_digests
 //   device_step_bench tokens MODEL [bf16]     times steps of 1, 8 and 32 sequences, and kernels
 //   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
@@ -32,13 +33,15 @@
 #include "worker/device/cuda_device.h"
 #include "worker/device/device_step.h"
 #include "worker/device/emulated_device.h"
+#include "worker/device/product_tuning.h"
 #include "worker/device/program_list.h"
+#include "worker/device/warpgroup_check.h"
 
 namespace hearth {
 namespace {
 
 constexpr int kContext = 512;
-constexpr size_t kFlushBytes = size_t{256} << 20;
+constexpr int kNotRun = 77;  // exit status, as in kit.py
 
 using Place = std::pair<int, int>;  // index of the text, position of the token
 
@@ -139,10 +142,33 @@ struct Sequence {
   }
 };
 
+// The CPU's digests of a model.
+struct Expected {
+  std::map<Place, uint64_t> digests;
+  bool kv_is_bf16 = false;
+};
+
+Expected ReadDigests(const std::string& path, const std::string& name) {
+  Expected expected;
+  std::ifstream file(path);
+  std::string of, digest;
+  int text, position;
+  while (file >> of >> text >> position >> digest) {
+    if (of != name) continue;
+    if (text == kKvDtypeText) {
+      expected.kv_is_bf16 = digest == "bfloat16";
+    } else {
+      expected.digests[{text, position}] = std::strtoull(digest.c_str(), nullptr, 16);
+    }
+  }
+  Require(!expected.digests.empty(), path + " has no digests of " + name);
+  return expected;
+}
+
 class Bench {
  public:
   // `bf16`: whether products are in bfloat16; the names of all results then say so.
-  Bench(const SeededGeometry& geometry, int positions, bool bf16 = false)
+  Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16)
       : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
     model_ = MakeSeededModel(&device_, geometry, kSeededSplit, positions,
@@ -154,17 +180,22 @@ class Bench {
                              });
     if (bf16) geometry_.name += ", bf16";
     model_.multiplies_bf16 = bf16;
+    model_.shape.kv_is_bf16 = kv_is_bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
-    flush_ = device_.Allocate(kFlushBytes);
+    if (bf16 && device_.has_warpgroups()) {
+      const int differing = DifferingWarpgroupOutputs(&device_);
+      Result(geometry_.name + ": outputs of wgmma that differ from mma.sync's", "outputs",
+             differing);
+      step_->UseWarpgroups(differing == 0);
+    }
     Finish();
   }
 
-  void Digests(const SeededCase& one, const std::string& path);
+  void Digests(const SeededCase& one, const Expected& expected);
   void Tokens();
   void Prefill();
 
  private:
-  using Expected = std::map<Place, uint64_t>;
   void Finish() {  // waits for the device, and ends the program if a kernel failed
     device_.Wait();
     Require(device_.error().empty(), device_.error());
@@ -177,22 +208,14 @@ class Bench {
                  const std::vector<Place>& places);
 
   void Tune(int rows);
-  double TimeProduct(int shape, int which, int rows, int layers);
   void ByKernel(int rows);
   void Clocks();
-  std::vector<int> Candidates(int rows, bool is_pair);
-  const DeviceMatrix& MatrixOf(int which, int layer) const;
-  static int* ChoiceOf(ProductChoice* choice, int which);
-  void Flush() {
-    cudaMemsetAsync(flush_, 1, kFlushBytes, static_cast<cudaStream_t>(device_.stream()));
-  }
 
   SeededGeometry geometry_;
   CudaDevice device_;
   Stopwatch watch_;
   DeviceModel model_;
   std::unique_ptr<DeviceStep> step_;
-  void* flush_ = nullptr;
   int compared_ = 0, differ_ = 0;
 };
 
@@ -202,8 +225,8 @@ void Bench::CompareLogits(const char* how, const Expected& expected,
                           const std::vector<Place>& places, const float* logits) {
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   for (size_t i = 0; i < places.size(); ++i) {
-    const auto at = expected.find(places[i]);
-    Require(at != expected.end(), "no digest for a text");
+    const auto at = expected.digests.find(places[i]);
+    Require(at != expected.digests.end(), "no digest for a text");
     const uint64_t digest = DigestOfBytes(logits + i * vocabulary, vocabulary * sizeof(float));
     ++compared_;
     if (digest == at->second) continue;
@@ -218,7 +241,7 @@ void Bench::CompareLogits(const char* how, const Expected& expected,
 
 void Bench::CompareKv(const char* how, const Expected& expected, const Sequence& sequence) {
   for (const int layer : KvLayers(geometry_)) {
-    SeededKvDigest digest(geometry_);
+    SeededKvDigest digest(geometry_, model_.shape.kv_is_bf16 ? 2 : 4);
     const bool is_global = model_.shape.is_global[static_cast<size_t>(layer)];
     std::vector<std::byte> slice(static_cast<size_t>(model_.shape.SliceBytes()));
     const auto& blocks = sequence.blocks[is_global];
@@ -229,8 +252,8 @@ void Bench::CompareKv(const char* how, const Expected& expected, const Sequence&
       digest.Add(slice.data(), static_cast<int>(split), sequence.length);
     }
     ++compared_;
-    const auto at = expected.find({0, -layer - 1});
-    if (at != expected.end() && at->second == digest.value()) continue;
+    const auto at = expected.digests.find({0, -layer - 1});
+    if (at != expected.digests.end() && at->second == digest.value()) continue;
     ++differ_;
     Row(Text("{\"differs\": \"%s\", \"how\": \"%s\", \"kv of layer\": %d}", geometry_.name.c_str(),
              how, layer));
@@ -243,17 +266,7 @@ void Bench::Report(const char* how) {
   compared_ = differ_ = 0;
 }
 
-void Bench::Digests(const SeededCase& one, const std::string& path) {
-  Expected expected;
-  std::ifstream file(path);
-  std::string name, digest;
-  int text, position;
-  while (file >> name >> text >> position >> digest) {
-    if (name == geometry_.name) {
-      expected[{text, position}] = std::strtoull(digest.c_str(), nullptr, 16);
-    }
-  }
-  Require(!expected.empty(), path + " has no digests of " + geometry_.name);
+void Bench::Digests(const SeededCase& one, const Expected& expected) {
   const auto vocabulary = static_cast<size_t>(geometry_.vocabulary);
   std::vector<std::vector<int32_t>> texts;
   for (size_t i = 0; i < one.lengths.size(); ++i) {
@@ -304,7 +317,8 @@ void Bench::Digests(const SeededCase& one, const std::string& path) {
     CompareLogits("among 31 others", expected, places, logits.data());
   }
   Report("among 31 others");
-  RunShapes(expected, parts, places);
+  // each number of rows has only one tiling in bfloat16
+  if (!model_.multiplies_bf16) RunShapes(expected, parts, places);
 }
 
 // Runs a step of 32 sequences that each need the logits of one token, and a step of the first
@@ -319,8 +333,8 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
     }
     for (const int rows : {1, 32}) {
       ProductChoice choice = step_->ChoiceFor(rows);
-      choice.qkv = choice.out = choice.down = choice.head = shape;
-      if (FactsOf(shape).takes_pairs) choice.gate_up = shape;
+      for (int& of : choice) of = shape;
+      if (!FactsOf(shape).takes_pairs) choice[kGateUp] = step_->ChoiceFor(rows)[kGateUp];
       step_->SetChoice(rows, choice);
       step_->Run(absl::MakeSpan(parts).subspan(0, static_cast<size_t>(rows)), logits.data());
       // Compares at most four rows, because computing digests takes processor time.
@@ -333,79 +347,28 @@ void Bench::RunShapes(const Expected& expected, const std::vector<DevicePart>& p
 
 // --- times ---
 
-const DeviceMatrix& Bench::MatrixOf(int which, int layer) const {
-  const DeviceLayer& of = model_.layers[static_cast<size_t>(layer)];
-  const DeviceMatrix* all[] = {&of.qkv, &of.out, &of.gate_up, &of.down, &model_.head};
-  return *all[which];
-}
-
-int* Bench::ChoiceOf(ProductChoice* choice, int which) {
-  int* all[] = {&choice->qkv, &choice->out, &choice->gate_up, &choice->down, &choice->head};
-  return all[which];
-}
-
-std::vector<int> Bench::Candidates(int rows, bool is_pair) {
-  std::vector<int> shapes;
-  const int least = rows > 64 ? 32 : rows > 4 ? rows / 4 : rows;
-  const int most = rows > 64 ? 1 << 20 : std::max(2 * rows, 4);
-  for (int shape = 0; shape < ShapeCount(); ++shape) {
-    const ShapeFacts facts = FactsOf(shape);
-    if (facts.rows < least || facts.rows > most) continue;
-    if (is_pair && !facts.takes_pairs) continue;
-    if (device_.CanRun(ProductNumber(shape, is_pair))) shapes.push_back(shape);
-  }
-  return shapes;
-}
-
-// Runs the product kernel once in each of `layers` layers, starting with a cold cache. Returns the
-// microseconds per layer.
-double Bench::TimeProduct(int shape, int which, int rows, int layers) {
-  const ShapeFacts facts = FactsOf(shape);
-  const bool is_pair = which == 2;
-  ProductArguments product = {};
-  product.rows = rows;
-  product.x = static_cast<const float*>(flush_);
-  product.y = static_cast<float*>(flush_) + kFlushBytes / 8;
-  const auto work = [&] {
-    for (int layer = 0; layer < layers; ++layer) {
-      product.matrix = MatrixOf(which, layer);
-      product.x_stride = product.matrix.inputs;
-      product.y_stride = product.matrix.outputs;
-      const int blocks = (rows + facts.rows - 1) / facts.rows *
-                         ((product.matrix.columns + facts.columns - 1) / facts.columns);
-      device_.Launch(ProductNumber(shape, is_pair), &product, blocks);
-    }
-  };
-  return watch_.Median(3, work, [this] { Flush(); }) / layers;
-}
-
-// Chooses the tile shapes for steps of `rows` rows: for each product, the shape that is fastest
-// when the product runs alone.
+// Chooses the tilings for steps of `rows` rows: for each product, the tiling that is fastest when
+// the product runs alone.
 void Bench::Tune(int rows) {
-  if (model_.multiplies_bf16) return;  // each number of rows has only one tiling
   const char* names[] = {"qkv", "out", "gate, up", "down", "head"};
+  ProductTuner tuner(&device_, &model_, step_.get());
   ProductChoice best = step_->ChoiceFor(rows);
-  const int layers = rows > 64 ? 2 : std::min(model_.shape.layers(), 18);
-  for (int which = 0; which < 5; ++which) {
-    if (which == 4 && rows > 32) continue;
-    std::vector<std::pair<double, int>> times;
-    for (const int shape : Candidates(rows, which == 2)) {
-      times.push_back({TimeProduct(shape, which, rows, which == 4 ? 1 : layers), shape});
-    }
+  for (const StepProduct product : {kQkv, kOut, kGateUp, kDown, kHead}) {
+    if (product == kHead && rows > DeviceStep::kGraphRows) continue;
+    const std::vector<TilingTime> times = tuner.TimesOf(product, rows);
     if (times.empty()) continue;
-    std::sort(times.begin(), times.end());
     std::string list;
     for (size_t i = 0; i < times.size() && i < 8; ++i) {
-      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].second, times[i].first);
+      list += Text("%s[%d, %.1f]", i == 0 ? "" : ", ", times[i].tiling, times[i].us);
     }
-    const DeviceMatrix& matrix = MatrixOf(which, 0);
-    const double bytes = 2.0 * matrix.inputs * matrix.columns;
+    const DeviceMatrix& matrix = step_->MatrixOf(product, 0);
+    const double weights = 1.0 * matrix.inputs * matrix.columns;
     Row(
         Text("{\"tune\": \"%s\", \"product\": \"%s\", \"rows\": %d, \"inputs\": %d, \"columns\": "
-             "%d, \"us by shape\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
-             geometry_.name.c_str(), names[which], rows, matrix.inputs, matrix.columns,
-             list.c_str(), bytes / times[0].first / 1e6, bytes / 2 * rows / times[0].first / 1e6));
-    *ChoiceOf(&best, which) = times[0].second;
+             "%d, \"us by tiling\": [%s], \"TB/s\": %.2f, \"T FMA/s\": %.1f}",
+             geometry_.name.c_str(), names[product], rows, matrix.inputs, matrix.columns,
+             list.c_str(), 2 * weights / times[0].us / 1e6, weights * rows / times[0].us / 1e6));
+    best[product] = times[0].tiling;
   }
   step_->SetChoice(rows, best);
 }
@@ -496,7 +459,6 @@ void Bench::Tokens() {
     }
     double best = 0;
     for (const bool tuned : {false, true}) {
-      if (tuned && model_.multiplies_bf16) break;
       if (tuned) Tune(rows);
       for (const bool overlap : {false, true}) {
         step_->SetOverlapRows(overlap ? rows : 0);
@@ -549,8 +511,33 @@ void Bench::Prefill() {
 
 // --- a tiny model, on the GPU and emulated ---
 
-// Runs the same steps on both devices and compares all logits.
-void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
+// Returns a LoRA adapter for the queries and the gates of all layers.
+std::vector<AdapterLayer> SeededAdapter(const SeededGeometry& geometry) {
+  constexpr int kRank = 20;
+  uint32_t seed = 1;
+  const auto pack = [&seed](int outputs, int inputs) {
+    const SeededMatrix seeded = {++seed, 0.125f};
+    std::vector<uint16_t> values;
+    for (int i = 0; i < outputs * inputs; ++i) {
+      values.push_back(seeded.Weight(i / inputs, i % inputs));
+    }
+    const WeightRows rows = {values.data(), outputs, ElementType::kBFloat16};
+    return PackedWeights::Pack({&rows, 1}, ElementType::kFloat32, inputs, InThisThread);
+  };
+  std::vector<AdapterLayer> layers(geometry.layer_types.size());
+  for (AdapterLayer& layer : layers) {
+    for (std::vector<LowRank>* pairs : {&layer.qkv, &layer.gate}) {
+      const int outputs =
+          pairs == &layer.gate ? geometry.intermediate : geometry.heads * geometry.head_dim;
+      pairs->push_back({pack(kRank, geometry.hidden), pack(outputs, kRank), 2.0f, 0});
+    }
+  }
+  return layers;
+}
+
+// Runs the same steps on both devices and compares all logits. `what`: plain, bf16, or adapter; one
+// of two sequences then has an adapter.
+void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& what) {
   const SeededGeometry geometry = {"tiny", "lg", 130, 4, 2, 64, 64, 128, 512, 512};
   std::vector<std::vector<float>> results;
   for (Device* device : {static_cast<Device*>(emulated), static_cast<Device*>(cuda)}) {
@@ -558,8 +545,10 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
                                         [device](const auto& rows, int inputs, bool is_pair) {
                                           return MakeSeededMatrix(device, rows, inputs, is_pair);
                                         });
-    model.multiplies_bf16 = bf16;
+    model.multiplies_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
+    const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
+    step.UseWarpgroups(cuda->has_warpgroups());
     std::vector<float> logits(100 * 512);
     float* to = logits.data();
     Sequence one, two;
@@ -569,6 +558,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
       for (const auto& [sequence, tokens] : some) {
         sequence->Grow(device, model.shape, sequence->length + tokens);
         parts.push_back(sequence->Part(text, tokens, 1));
+        if (sequence == &two) parts.back().adapter = adapter;
       }
       step.Run(parts, to);
       to += some.size() * 512;
@@ -586,7 +576,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, bool bf16) {
   for (size_t i = 0; i < results[0].size(); ++i) {
     differ += std::memcmp(&results[0][i], &results[1][i], sizeof(float)) != 0 ? 1 : 0;
   }
-  Result(Text("tiny model%s: logits that differ from the emulation's", bf16 ? ", bf16" : ""),
+  Result("tiny model, " + what + ": logits that differ from the emulation's",
          Text("of %d", static_cast<int>(results[0].size())), differ);
 }
 
@@ -594,8 +584,9 @@ void Tiny() {
   CudaDevice cuda;
   Require(cuda.error().empty(), cuda.error());
   EmulatedDevice emulated;
-  CompareTiny(&emulated, &cuda, false);
-  if (cuda.has_fused_dot()) CompareTiny(&emulated, &cuda, true);
+  CompareTiny(&emulated, &cuda, "plain");
+  CompareTiny(&emulated, &cuda, "adapter");
+  if (cuda.has_fused_dot()) CompareTiny(&emulated, &cuda, "bf16");
   for (int program = 0; program < ProgramList::kCount; ++program) {
     const CudaDevice::Facts facts = cuda.FactsOfProgram(program);
     if (facts.local_bytes > 0) {
@@ -612,24 +603,29 @@ int Main(int argc, char** argv) {
     Tiny();
     return 0;
   }
-  if (part == "digests" && argc == 4) {
-    for (const SeededCase& one : SeededCases()) {
+  const bool bf16 = argc >= 4 && std::strcmp(argv[argc - 1], "bf16") == 0;
+  if (part == "digests" && argc == (bf16 ? 5 : 4)) {
+    for (const SeededCase& one : SeededCases(bf16)) {
       if (one.geometry.name != name) continue;
-      Bench(one.geometry, 2048).Digests(one, argv[3]);
+      if (bf16 && !CudaDevice().has_fused_dot()) {
+        std::fprintf(stderr, "bf16 needs compute capability 9.0 or later\n");
+        return kNotRun;
+      }
+      const Expected expected = ReadDigests(argv[3], DigestsName(one.geometry, bf16));
+      Bench(one.geometry, 2048, bf16, expected.kv_is_bf16).Digests(one, expected);
       return 0;
     }
   }
-  const bool bf16 = argc == 4 && std::strcmp(argv[3], "bf16") == 0;
   if (part == "tokens" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 2048, bf16).Tokens();
+    Bench(GeometryOf(name), 2048, bf16, false).Tokens();
     return 0;
   }
   if (part == "prefill" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 8192 + 128, bf16).Prefill();
+    Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
     return 0;
   }
   std::fprintf(stderr,
-               "usage: device_step_bench digests MODEL DIGESTS | "
+               "usage: device_step_bench digests MODEL DIGESTS [bf16] | "
                "tokens MODEL [bf16] | prefill MODEL [bf16] | tiny\n");
   return 2;
 }

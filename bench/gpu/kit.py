@@ -221,9 +221,10 @@ def device_bench(limit, *runs):
 
 def device_bits(kit, name):
     kit.needs_device()
-    for model in ("270M", "1B", "4B"):
-        kit.command(name, kit.folder / "bin/device_step_bench", "digests", model,
-                    kit.folder / "digests.txt", limit=40)
+    for bf16 in ((), ("bf16",)):
+        for model in ("270M", "1B", "4B"):
+            kit.command(name, kit.folder / "bin/device_step_bench", "digests", model,
+                        kit.folder / "digests.txt", *bf16, limit=40)
 
 
 def of_parts(command, limit, *more):

@@ -23,7 +23,9 @@ struct SeededCase {
   std::vector<int> lengths;
 };
 
-inline std::vector<SeededCase> SeededCases() {
+// `bf16`: the cases for arithmetic bf16 have few layers and short texts, because a CPU is slow
+// there.
+inline std::vector<SeededCase> SeededCases(bool bf16 = false) {
   const SeededGeometry tiny = {"tiny", "lgl", 130, 4, 2, 64, 128, 256, 512, 8192 + 128};
   std::vector<SeededCase> cases = {
       {tiny, {300}}, {Gemma270M(), {700}}, {Gemma1B(6), {700}}, {Gemma4B(6), {1100}}};
@@ -33,10 +35,19 @@ inline std::vector<SeededCase> SeededCases() {
     if (one.geometry.vocabulary > 32768 && one.geometry.name != "270M") {
       one.geometry.vocabulary = 32768;
     }
-    for (int text = 1; text < 32; ++text) one.lengths.push_back(2 + text * 37 % 150);
+    if (bf16) one.geometry.layer_types = "lg";
+    const int longest = bf16 ? 40 : 150;
+    for (int text = 1; text < 32; ++text) one.lengths.push_back(2 + text * 37 % longest);
   }
   return cases;
 }
+
+// Returns the name of a model's digests.
+inline std::string DigestsName(const SeededGeometry& geometry, bool bf16) {
+  return geometry.name + (bf16 ? "-bf16" : "");
+}
+// Text number of the line whose digest is the element type of keys and values.
+inline constexpr int kKvDtypeText = -1;
 
 inline std::vector<int32_t> SeededTokens(int text, int count, int vocabulary) {
   std::vector<int32_t> tokens;
@@ -62,14 +73,16 @@ inline std::vector<int> KvLayers(const SeededGeometry& geometry) {
 // order of KV blocks.
 class SeededKvDigest {
  public:
-  explicit SeededKvDigest(const SeededGeometry& geometry) : geometry_(geometry) {}
+  // `value_bytes`: bytes of an element of keys and values.
+  SeededKvDigest(const SeededGeometry& geometry, size_t value_bytes)
+      : geometry_(geometry), value_bytes_(value_bytes) {}
 
   // Adds one slice. Ignores a null `slice`, and rows of tokens from `length` on.
   void Add(const std::byte* slice, int split, int length) {
     const int rows =
         length - split * kSeededSplit < kSeededSplit ? length - split * kSeededSplit : kSeededSplit;
     if (slice == nullptr || rows <= 0) return;
-    const size_t row_bytes = sizeof(float) * static_cast<size_t>(geometry_.head_dim);
+    const size_t row_bytes = value_bytes_ * static_cast<size_t>(geometry_.head_dim);
     for (int run = 0; run < 2 * geometry_.kv_heads; ++run) {
       const std::byte* from = slice + static_cast<size_t>(run * kSeededSplit) * row_bytes;
       const uint64_t digest = DigestOfBytes(from, static_cast<size_t>(rows) * row_bytes);
@@ -80,6 +93,7 @@ class SeededKvDigest {
 
  private:
   const SeededGeometry geometry_;
+  const size_t value_bytes_;
   uint64_t value_ = 0;
 };
 

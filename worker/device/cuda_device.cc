@@ -268,6 +268,22 @@ void CudaDevice::Launch(int program, const void* arguments, int blocks) {
   Check(cudaLaunchKernelExC(&config, kernel.function, list), "a launch");
 }
 
+double CudaDevice::Time(const std::function<void()>& launches) {
+  if (!Use()) return -1;
+  cudaEvent_t events[2] = {};
+  float milliseconds = -1;
+  for (cudaEvent_t& event : events) Check(cudaEventCreate(&event), "an event");
+  if (error().empty()) cudaEventRecord(events[0], Stream(stream_));
+  launches();
+  if (error().empty()) cudaEventRecord(events[1], Stream(stream_));
+  Wait();
+  if (error().empty()) cudaEventElapsedTime(&milliseconds, events[0], events[1]);
+  for (cudaEvent_t event : events) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  return double{milliseconds} * 1e3;
+}
+
 std::unique_ptr<DeviceGraph> CudaDevice::Capture(const std::function<void()>& launches) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;

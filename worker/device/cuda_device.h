@@ -26,6 +26,7 @@ class CudaDevice : public Device {
   size_t shared_bytes() const override { return shared_bytes_; }
   // Measured on compute capability 9.0. On later GPUs ProbeFusedDot decides.
   bool has_fused_dot() const override { return major_ >= 9; }
+  bool has_warpgroups() const override { return major_ == 9; }
   size_t free_bytes() const override;
   HostPinning pinning() const override;
   void* Allocate(size_t bytes) override;
@@ -43,6 +44,7 @@ class CudaDevice : public Device {
   void Launch(int program, const void* arguments, int blocks) override;
   // Enables programmatic dependent launches; no effect on GPUs before sm_90.
   void SetOverlap(bool overlap) override { overlap_ = overlap && major_ >= 9; }
+  double Time(const std::function<void()>& launches) override;
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override;
   void Wait() override;
 

@@ -3,7 +3,7 @@
 // programs of program_list.h.
 //
 // The device has two queues. Launches and copies run in one queue, in the order of the calls.
-// Transfers run in the other queue beside them, in the order of the calls. Events order the queues.
+// Transfers run in the other queue, in the order of the calls. Events order the two queues.
 //
 // Thread safety: none; one thread at a time. A DeviceEvent may be used from any thread.
 // Ownership: memory lives until Free, or until the device is destroyed.
@@ -49,12 +49,11 @@ struct CopyRuns {
   size_t from_stride = 0, to_stride = 0;
 };
 
-// Functions that pin host memory, so that transfers run at the speed of the link and beside the
-// calling thread. Any thread may call them, also after the device was destroyed. Empty: the device
-// has none.
+// Functions that pin host memory: transfers from and to it run at the speed of the link, and do not
+// delay the calling thread. `pin` returns false if the memory stays pageable. Any thread may call
+// them, also after the device was destroyed. Empty: the device has none.
 struct HostPinning {
-  std::function<bool(void* memory, size_t bytes)>
-      pin;  // returns false if the memory stays pageable
+  std::function<bool(void* memory, size_t bytes)> pin;
   std::function<void(void* memory)> unpin;
 };
 
@@ -70,6 +69,8 @@ class Device {
   virtual size_t shared_bytes() const = 0;
   // Returns whether the matrix instructions for bfloat16 give the bits of FusedDot (fused_dot.h).
   virtual bool has_fused_dot() const = 0;
+  // Returns whether the device can run WarpgroupProductProgram.
+  virtual bool has_warpgroups() const { return false; }
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
   virtual HostPinning pinning() const { return {}; }
@@ -111,6 +112,9 @@ class Device {
   using RunParts =
       std::function<void(int64_t parts, const std::function<void(int64_t part)>& body)>;
   virtual void UseThreads(int /*threads*/, RunParts /*run*/) {}
+  // Calls `launches` and returns the time in microseconds that they take on the device. If the
+  // device cannot measure, returns a negative number without calling `launches`.
+  virtual double Time(const std::function<void()>& /*launches*/) { return -1; }
   // Calls `launches` and records its launches without running them.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Waits until all launches have ended.

@@ -41,6 +41,11 @@ int AttendNumber(int tile_rows, bool kv_is_bf16) {
 
 void Nothing(const char*, int) {}
 
+// Returns the largest number of inputs of a layer's product.
+int WidestInput(const DeviceShape& shape) {
+  return std::max({shape.hidden, shape.attended(), shape.intermediate});
+}
+
 }  // namespace
 
 DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits)
@@ -58,7 +63,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   buffers_.qkv = NewFloats(rows * shape_.qkv());
   buffers_.attended = NewFloats(rows * shape_.attended());
   buffers_.projected = NewFloats(rows * shape_.hidden);
-  buffers_.gated = NewFloats(rows * shape_.intermediate);
+  buffers_.gated = NewFloats(PackedPitch() * WidestInput(shape_));
   const auto wanted = static_cast<size_t>(std::max(limits.wanted, kGraphRows));
   buffers_.logits = NewFloats(static_cast<int64_t>(wanted) * shape_.vocabulary);
   slice_keys_ = arena_.Take<GreedyKey>(wanted * kSlices);
@@ -66,6 +71,13 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
+}
+
+void DeviceStep::UseWarpgroups(bool use) {
+  constexpr int kInputs = WarpgroupArguments::kInputGrain;
+  uses_warpgroups_ = use && model_->multiplies_bf16 && shape_.hidden % kInputs == 0 &&
+                     shape_.attended() % kInputs == 0 && shape_.intermediate % kInputs == 0;
+  choices_.clear();  // they may be numbers of other tilings
 }
 
 int DeviceStep::RowsOfGraph(int rows) {
@@ -76,11 +88,18 @@ int DeviceStep::RowsOfGraph(int rows) {
 }
 
 void DeviceStep::SetChoice(int rows, const ProductChoice& choice) {
+  rows = RowsOfGraph(rows);
   choices_[rows] = choice;
   for (auto& graphs : graphs_) {
     graphs.erase(rows);
     graphs.erase(-rows);
   }
+}
+
+void DeviceStep::UseChoicesOf(const DeviceStep& other) {
+  choices_ = other.choices_;
+  uses_warpgroups_ = other.uses_warpgroups_;
+  SetOverlapRows(other.overlap_rows_);
 }
 
 void DeviceStep::SetOverlapRows(int rows) {
@@ -93,15 +112,21 @@ int DeviceStep::AddAdapter(absl::Span<const AdapterLayer> layers) {
   return adapters_.Add(layers);
 }
 
+ProductKind DeviceStep::KindFor(StepProduct product, int rows) const {
+  const bool is_many = rows > kGraphRows && product != kHead;
+  return uses_warpgroups_ && is_many ? ProductKind::kWarpgroup : RowKind();
+}
+
 ProductChoice DeviceStep::ChoiceFor(int rows) const {
-  if (const auto at = choices_.find(rows); at != choices_.end()) return at->second;
-  const DeviceLayer& layer = model_->layers[0];
-  const auto choose = [&](const DeviceMatrix& matrix, bool is_pair, int of_rows) {
-    return ChooseProduct(of_rows, matrix, is_pair, device_->processors(), device_->shared_bytes());
-  };
-  return {choose(layer.qkv, false, rows), choose(layer.out, false, rows),
-          choose(layer.gate_up, true, rows), choose(layer.down, false, rows),
-          choose(model_->head, false, std::min(rows, kGraphRows))};
+  if (const auto at = choices_.find(RowsOfGraph(rows)); at != choices_.end()) return at->second;
+  ProductChoice choice;
+  for (const StepProduct product : {kQkv, kOut, kGateUp, kDown, kHead}) {
+    const int of_rows = product == kHead ? std::min(rows, kGraphRows) : rows;
+    choice[product] =
+        ChooseTiling(KindFor(product, of_rows), of_rows, MatrixOf(product, 0), product == kGateUp,
+                     device_->processors(), device_->shared_bytes());
+  }
+  return choice;
 }
 
 const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLayer& await) {
@@ -111,6 +136,8 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false);
     last_ = {&many_, rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows)};
+    if (uses_warpgroups_ && last_.adapter_runs > 0) last_.choice.fill(ChooseBf16Product(rows));
+    if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
     await_ = await == nullptr ? nullptr : &await;
     LaunchAll(last_, Nothing);
     await_ = nullptr;
@@ -155,45 +182,78 @@ void DeviceStep::Repeat() {
 
 void DeviceStep::RunSlowly(const Before& before) { LaunchAll(last_, before); }
 
-void DeviceStep::LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
-                               int x_stride, float* y, int y_stride, int rows,
-                               const int32_t* row_numbers, float softcap) {
-  assert(rows >= 1 && matrix.inputs <= x_stride && matrix.outputs <= y_stride);
-  ProductArguments product = {};
-  product.matrix = matrix;
-  product.x = x;
-  product.row_numbers = row_numbers;
-  product.y = y;
-  product.rows = rows;
-  product.x_stride = x_stride;
-  product.y_stride = y_stride;
-  product.softcap = softcap;
-  if (model_->multiplies_bf16) {
-    const int tiling = ChooseBf16Product(rows);
-    return device_->Launch(Bf16ProductNumber(tiling, is_pair), &product,
-                           BlocksOf(Bf16FactsOf(tiling), rows, matrix.columns));
-  }
-  device_->Launch(ProductNumber(shape, is_pair), &product,
-                  BlocksOf(FactsOf(shape), rows, matrix.columns));
+const DeviceMatrix& DeviceStep::MatrixOf(StepProduct product, int layer) const {
+  const DeviceLayer& of = model_->layers[static_cast<size_t>(layer)];
+  const DeviceMatrix* all[] = {&of.qkv, &of.out, &of.gate_up, &of.down, &model_->head};
+  return *all[product];
 }
 
-void DeviceStep::LaunchAdapters(const Form& form, int layer, DeviceAdapters::Product product,
-                                const float* x, float* y) {
-  if (form.adapter_runs == 0 || !adapters_.Changes(product)) return;
-  adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, product, x, y);
+DeviceStep::Ends DeviceStep::EndsOf(StepProduct product) const {
+  const Ends all[] = {{buffers_.normed, shape_.hidden, buffers_.qkv, shape_.qkv()},
+                      {buffers_.attended, shape_.attended(), buffers_.projected, shape_.hidden},
+                      {buffers_.normed, shape_.hidden, buffers_.gated, shape_.intermediate},
+                      {buffers_.gated, shape_.intermediate, buffers_.projected, shape_.hidden},
+                      {buffers_.normed, shape_.hidden, buffers_.logits, shape_.vocabulary}};
+  return all[product];
 }
 
-void DeviceStep::LaunchGateUp(const Form& form, int layer) {
-  DeviceMatrix matrix = model_->layers[static_cast<size_t>(layer)].gate_up;
-  const float* const x = buffers_.normed;
-  if (form.adapter_runs == 0 || !adapters_.Changes(DeviceAdapters::kGateUp)) {
-    return LaunchProduct(form.choice.gate_up, true, matrix, x, shape_.hidden, buffers_.gated,
-                         shape_.intermediate, form.rows, nullptr, 0);
+void DeviceStep::Multiply(ProductKind kind, int tiling, bool is_pair, const DeviceMatrix& matrix,
+                          const Ends& ends, int rows, const int32_t* row_numbers, float softcap) {
+  assert(rows >= 1 && matrix.inputs <= ends.x_stride && matrix.outputs <= ends.y_stride);
+  const ProductArguments product = {matrix, ends.x,        row_numbers,   ends.y,
+                                    rows,   ends.x_stride, ends.y_stride, softcap};
+  device_->Launch(ProductNumber(kind, tiling, is_pair), &product,
+                  BlocksOf(FactsOf(kind, tiling), rows, matrix.columns));
+}
+
+void DeviceStep::LaunchProduct(StepProduct product, int layer, int tiling, int rows,
+                               const int32_t* row_numbers) {
+  const ProductKind kind = KindFor(product, rows);
+  if (kind == ProductKind::kWarpgroup) return LaunchWarpgroups(product, layer, tiling, rows);
+  Multiply(kind, tiling, product == kGateUp, MatrixOf(product, layer), EndsOf(product), rows,
+           row_numbers, product == kHead ? shape_.logit_softcap : 0);
+}
+
+void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows) {
+  const int64_t pitch = PackedPitch();
+  auto* const memory = reinterpret_cast<uint16_t*>(buffers_.gated);
+  const Bf16Rows gated = {memory, static_cast<int>(pitch)},
+                 packed = {memory + pitch * WidestInput(shape_), static_cast<int>(pitch)};
+  const Ends ends = EndsOf(product);
+  const DeviceMatrix& matrix = MatrixOf(product, layer);
+  if (product != kDown) {
+    const PackRowsProgram pack = {ends.x, packed, rows, matrix.inputs, ends.x_stride};
+    Launch(device_, pack, PackRowsProgram::Blocks(rows, matrix.inputs));
   }
-  matrix.outputs = matrix.columns;  // the products of both matrices, without GELU
-  LaunchProduct(form.choice.gate_up, false, matrix, x, shape_.hidden, adapters_.pairs(),
-                matrix.columns, form.rows, nullptr, 0);
-  LaunchAdapters(form, layer, DeviceAdapters::kGateUp, x, buffers_.gated);
+  WarpgroupArguments arguments = {
+      matrix, product == kDown ? gated : packed, gated, ends.y, rows, ends.y_stride};
+  constexpr ProductKind kKind = ProductKind::kWarpgroup;
+  device_->Launch(ProductNumber(kKind, tiling, product == kGateUp), &arguments,
+                  BlocksOf(FactsOf(kKind, tiling), rows, matrix.columns));
+}
+
+void DeviceStep::LaunchAdapters(const Form& form, int layer, StepProduct product) {
+  static_assert(int{DeviceAdapters::kQkv} == kQkv && int{DeviceAdapters::kDown} == kDown);
+  const auto of = static_cast<DeviceAdapters::Product>(product);
+  if (form.adapter_runs == 0 || !adapters_.Changes(of)) return;
+  const Ends ends = EndsOf(product);
+  adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, of, ends.x, ends.y);
+}
+
+// Launches a product and adds the products of adapters, which read and change rows in float32.
+void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product) {
+  const int tiling = form.choice[product];
+  if (form.adapter_runs == 0) return LaunchProduct(product, layer, tiling, form.rows);
+  const bool is_pair = product == kGateUp;
+  DeviceMatrix matrix = MatrixOf(product, layer);
+  Ends ends = EndsOf(product);
+  const bool splits_pair = is_pair && adapters_.Changes(DeviceAdapters::kGateUp);
+  if (splits_pair) {  // the products of both matrices, without GELU
+    matrix.outputs = ends.y_stride = matrix.columns;
+    ends.y = adapters_.pairs();
+  }
+  Multiply(RowKind(), tiling, is_pair && !splits_pair, matrix, ends, form.rows, nullptr, 0);
+  LaunchAdapters(form, layer, product);
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
@@ -250,24 +310,17 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
 void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) {
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
   const bool is_last = layer + 1 == shape_.layers();
-  const ProductChoice& choice = form.choice;
-  before("qkv", layer);
-  LaunchProduct(choice.qkv, false, weights.qkv, buffers_.normed, shape_.hidden, buffers_.qkv,
-                shape_.qkv(), form.rows, nullptr, 0);
-  LaunchAdapters(form, layer, DeviceAdapters::kQkv, buffers_.normed, buffers_.qkv);
+  const auto product = [&](const char* name, StepProduct of) {
+    before(name, layer);
+    LaunchInLayer(form, layer, of);
+  };
+  product("qkv", kQkv);
   LaunchAttention(form, layer, before);
-  before("out", layer);
-  LaunchProduct(choice.out, false, weights.out, buffers_.attended, shape_.attended(),
-                buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
-  LaunchAdapters(form, layer, DeviceAdapters::kOut, buffers_.attended, buffers_.projected);
+  product("out", kOut);
   before("norm 1", layer);
   LaunchNorm(form, weights.post_attention_norm, weights.pre_feedforward_norm);
-  before("gate, up", layer);
-  LaunchGateUp(form, layer);
-  before("down", layer);
-  LaunchProduct(choice.down, false, weights.down, buffers_.gated, shape_.intermediate,
-                buffers_.projected, shape_.hidden, form.rows, nullptr, 0);
-  LaunchAdapters(form, layer, DeviceAdapters::kDown, buffers_.gated, buffers_.projected);
+  product("gate, up", kGateUp);
+  product("down", kDown);
   before("norm 2", layer);
   LaunchNorm(
       form, weights.post_feedforward_norm,
@@ -290,9 +343,7 @@ void DeviceStep::LaunchAll(const Form& form, const Before& before) {
   for (int layer = 0; layer < shape_.layers(); ++layer) LaunchLayer(form, layer, before);
   if (form.wanted == 0) return;
   before("head", 0);
-  LaunchProduct(form.choice.head, false, model_->head, buffers_.normed, shape_.hidden,
-                buffers_.logits, shape_.vocabulary, form.wanted, form.plan->table().wanted,
-                shape_.logit_softcap);
+  LaunchProduct(kHead, 0, form.choice[kHead], form.wanted, form.plan->table().wanted);
 }
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
 // DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16.
-// Its bits equal those of the CPU kernels. A layer takes nine launches, and two more for each
-// matrix product that LoRA adapters of the step's rows change. A step of at most kGraphRows rows is
-// replayed from a captured graph; there is one graph for each of 1, 2, 4, ... rows, with and
-// without adapters.
+// Its bits equal those of the CPU kernels. A layer takes nine launches, with warpgroup products
+// twelve, and two more for each matrix product that LoRA adapters of the step's rows change. A step
+// of at most kGraphRows rows is replayed from a captured graph; there is one graph for each of 1,
+// 2, 4, ... rows, with and without adapters.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -65,21 +65,43 @@ class DeviceStep {
   void Repeat();
   using Before = std::function<void(const char* name, int layer)>;
   void RunSlowly(const Before& before);
-  // Sets the matrix product shapes in float32 that steps with `rows` rows use. `rows` is a value
-  // that RowsOfGraph returns, or any number above kGraphRows.
+  // Sets the tilings of the products of all steps with the same RowsOfGraph(rows).
   void SetChoice(int rows, const ProductChoice& choice);
   ProductChoice ChoiceFor(int rows) const;
+  // Uses the tilings and the overlap of another step of the same model.
+  void UseChoicesOf(const DeviceStep& other);
+  // Returns how a product of `rows` rows is computed.
+  ProductKind KindFor(StepProduct product, int rows) const;
+  // Launches one product of a layer. It reads the rows `row_numbers`, or if null the first rows, of
+  // the buffer that the step before it has written. For measurements also without a step.
+  void LaunchProduct(StepProduct product, int layer, int tiling, int rows,
+                     const int32_t* row_numbers = nullptr);
+  const DeviceMatrix& MatrixOf(StepProduct product, int layer) const;
+  int most_rows() const { return many_.capacity().rows; }
   // In steps of at most `rows` rows, launches may overlap (Device::SetOverlap).
   void SetOverlapRows(int rows);
   static int RowsOfGraph(int rows);
+  // Steps of more than kGraphRows rows use WarpgroupProductProgram, if the products are in
+  // bfloat16, the model's shape fits, and no row has an adapter. REQUIRES: the device
+  // has_warpgroups(). Default: false.
+  void UseWarpgroups(bool use);
 
  private:
   // Buffers in device memory. Shapes: x, normed and projected [rows][hidden]; qkv [rows][(heads + 2
   // * kv_heads) * head_dim]; attended [rows][heads * head_dim]; gated [rows][intermediate]; logits
-  // [wanted][vocabulary].
+  // [wanted][vocabulary]. With warpgroup products the memory of gated holds two Bf16Rows instead:
+  // the gated rows, then the rows that a product reads.
   struct Buffers {
     float *x, *normed, *qkv, *attended, *projected, *gated, *logits;
   };
+  // Input and output of a product.
+  struct Ends {
+    const float* x;
+    int x_stride;
+    float* y;
+    int y_stride;
+  };
+  Ends EndsOf(StepProduct product) const;
   // Parameters of the launches of one step.
   struct Form {
     const StepPlan* plan;
@@ -94,13 +116,22 @@ class DeviceStep {
   void LaunchAll(const Form& form, const Before& before);
   void LaunchLayer(const Form& form, int layer, const Before& before);
   void LaunchAttention(const Form& form, int layer, const Before& before);
-  void LaunchProduct(int shape, bool is_pair, const DeviceMatrix& matrix, const float* x,
-                     int x_stride, float* y, int y_stride, int rows, const int32_t* row_numbers,
-                     float softcap);
-  void LaunchGateUp(const Form& form, int layer);
-  void LaunchAdapters(const Form& form, int layer, DeviceAdapters::Product product, const float* x,
-                      float* y);
+  // A product of the matrix with these ends; `is_pair`: with GELU.
+  void Multiply(ProductKind kind, int tiling, bool is_pair, const DeviceMatrix& matrix,
+                const Ends& ends, int rows, const int32_t* row_numbers, float softcap);
+  void LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows);
+  void LaunchInLayer(const Form& form, int layer, StepProduct product);
+  void LaunchAdapters(const Form& form, int layer, StepProduct product);
   void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
+  // How products of rows in float32 are computed.
+  ProductKind RowKind() const {
+    return model_->multiplies_bf16 ? ProductKind::kBf16 : ProductKind::kFloat;
+  }
+  // Rows of a Bf16Rows for the largest step.
+  int64_t PackedPitch() const {
+    constexpr int kGrain = Bf16Rows::kGrain;
+    return (many_.capacity().rows + kGrain - 1) / kGrain * kGrain;
+  }
   float* NewFloats(int64_t count) { return arena_.Take<float>(static_cast<size_t>(count)); }
 
   Device* const device_;
@@ -114,6 +145,7 @@ class DeviceStep {
   // Measured: with 32 rows overlap is slower, because waiting blocks occupy registers and shared
   // memory that running blocks need.
   int overlap_rows_ = 8;
+  bool uses_warpgroups_ = false;
   std::map<int, ProductChoice> choices_;
   DeviceAdapters adapters_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_[2];  // [1]: with adapters

@@ -17,6 +17,7 @@ namespace hearth {
 class LateCopies {
  public:
   static void SetLate(bool late) { is_late_ = late; }
+  static bool IsLate() { return is_late_; }
 
   static void Add(void* to, const void* from) {
     if (!is_late_) {

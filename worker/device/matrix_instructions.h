@@ -41,6 +41,24 @@ HEARTH_HOST_DEVICE void LoadMatrices(PerThread<uint32_t, 4, kWarps>* to, int war
 #endif
 }
 
+#if !defined(__CUDA_ARCH__)
+// Adds one k16 step of row `row` to its sums, for the 16 outputs of `tile`. The sums lie as
+// AddMatrixStep describes.
+template <int N, int kWarps>
+void AddTileRow(const FusedTile& tile, const uint16_t* inputs, int row, int warp,
+                PerThread<float, N, kWarps>* sums) {
+  const int of_lane = row / 8 * 4 + row % 2, t = row % 8 / 2;
+  float own[FusedTile::kOutputs];
+  for (int i = 0; i < FusedTile::kOutputs; ++i) {
+    own[i] = sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2];
+  }
+  tile.AddTo(inputs, own);
+  for (int i = 0; i < FusedTile::kOutputs; ++i) {
+    sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2] = own[i];
+  }
+}
+#endif
+
 // One k16 step for 16 outputs and kTiles * 8 rows: sums += weights * rows. Lane l, with g = l / 4
 // and t = l % 4, holds:
 //   weights[0], [1]  inputs 2t and 2t + 1 of outputs g and g + 8
@@ -79,15 +97,7 @@ HEARTH_HOST_DEVICE void AddMatrixStep(PerThread<uint32_t, 4, kWarps>* weights,
   }
   const FusedTile tile(of_outputs);
   for (int row = 0; row < kTiles * 8 && row < used; ++row) {
-    const int of_lane = row / 8 * 4 + row % 2, t = row % 8 / 2;
-    float own[FusedTile::kOutputs];
-    for (int i = 0; i < FusedTile::kOutputs; ++i) {
-      own[i] = sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2];
-    }
-    tile.AddTo(of_rows[row], own);
-    for (int i = 0; i < FusedTile::kOutputs; ++i) {
-      sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2] = own[i];
-    }
+    AddTileRow(tile, of_rows[row], row, warp, sums);
   }
 #endif
 }

@@ -20,11 +20,11 @@ ShapeFacts FactsIn(TypeList<Shapes...>, int shape) {
   return kFacts[shape];
 }
 
-template <class... Tilings>
-ShapeFacts Bf16FactsIn(TypeList<Tilings...>, int tiling) {
-  static constexpr ShapeFacts kFacts[] = {
-      {Tilings::kRows, Tilings::kColumns,
-       sizeof(typename Bf16ProductProgram<Tilings, false>::Shared), true}...};
+template <template <class, bool> class Program, class... Tilings>
+ShapeFacts FactsOfTilings(TypeList<Tilings...>, int tiling) {
+  static constexpr ShapeFacts kFacts[] = {{Tilings::kRows, Tilings::kColumns,
+                                           sizeof(typename Program<Tilings, false>::Shared),
+                                           true}...};
   return kFacts[tiling];
 }
 
@@ -64,10 +64,13 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-int ShapeCount() { return ProductTilings::kCount; }
-ShapeFacts FactsOf(int shape) { return FactsIn(ProductTilings(), shape); }
-
-ShapeFacts Bf16FactsOf(int tiling) { return Bf16FactsIn(Bf16Tilings(), tiling); }
+ShapeFacts FactsOf(ProductKind kind, int tiling) {
+  if (kind == ProductKind::kFloat) return FactsIn(ProductTilings(), tiling);
+  if (kind == ProductKind::kBf16) {
+    return FactsOfTilings<Bf16ProductProgram>(Bf16Tilings(), tiling);
+  }
+  return FactsOfTilings<WarpgroupProductProgram>(WarpgroupTilings(), tiling);
+}
 
 int ChooseBf16Product(int rows) {
   int tiling = 0;
@@ -93,6 +96,17 @@ int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int proces
   }
   assert(fitting >= 0);
   return fitting;
+}
+
+int ChooseTiling(ProductKind kind, int rows, const DeviceMatrix& matrix, bool is_pair,
+                 int processors, size_t shared_bytes) {
+  if (kind == ProductKind::kFloat) {
+    return ChooseProduct(rows, matrix, is_pair, processors, shared_bytes);
+  }
+  if (kind == ProductKind::kBf16) return ChooseBf16Product(rows);
+  int tiling = TilingCount(kind) - 1;  // the largest that has a thread block for each processor
+  while (tiling > 0 && BlocksOf(FactsOf(kind, tiling), rows, matrix.columns) < processors) --tiling;
+  return tiling;
 }
 
 }  // namespace hearth

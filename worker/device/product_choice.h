@@ -5,7 +5,10 @@
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_
 #define HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_
 
-#include "worker/device/product_program.h"
+#include <array>
+#include <cstddef>
+
+#include "worker/device/program_list.h"
 
 namespace hearth {
 
@@ -14,25 +17,31 @@ struct ShapeFacts {
   size_t shared_bytes;
   bool takes_pairs;
 };
-ShapeFacts FactsOf(int shape);
-int ShapeCount();
+ShapeFacts FactsOf(ProductKind kind, int tiling);
 // Returns the number of thread blocks of a launch.
 int BlocksOf(const ShapeFacts& facts, int rows, int columns);
 
-// The shape numbers (index in ProductTilings) of the five matrix products of a step.
-struct ProductChoice {
-  int qkv = 0, out = 0, gate_up = 0, down = 0, head = 0;
-};
+// The five matrix products of a step, and the number of the tiling of each (index in the tilings of
+// a ProductKind).
+enum StepProduct { kQkv, kOut, kGateUp, kDown, kHead };
+inline constexpr int kStepProducts = 5;
+using ProductChoice = std::array<int, kStepProducts>;
+
+// Returns the number of the tiling for a product, without measurements.
+int ChooseTiling(ProductKind kind, int rows, const DeviceMatrix& matrix, bool is_pair,
+                 int processors, size_t shared_bytes);
 
 // Returns the number of the shape for a matrix product (index in ProductTilings). `shared_bytes`:
 // maximum shared memory of a thread block. REQUIRES: rows >= 1; shared_bytes >= 50 KiB.
 int ChooseProduct(int rows, const DeviceMatrix& matrix, bool is_pair, int processors,
                   size_t shared_bytes);
 
-// Products in bfloat16: returns the number of the tiling (index in Bf16Tilings) for `rows` rows,
-// and the rows and columns of its thread blocks.
+// Products in bfloat16: returns the number of the tiling (index in Bf16Tilings) for `rows` rows.
 int ChooseBf16Product(int rows);
-ShapeFacts Bf16FactsOf(int tiling);
+
+inline ShapeFacts FactsOf(int shape) { return FactsOf(ProductKind::kFloat, shape); }
+inline ShapeFacts Bf16FactsOf(int tiling) { return FactsOf(ProductKind::kBf16, tiling); }
+inline int ShapeCount() { return TilingCount(ProductKind::kFloat); }
 
 }  // namespace hearth
 

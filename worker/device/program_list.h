@@ -13,6 +13,7 @@
 #include "worker/device/device.h"
 #include "worker/device/product_program.h"
 #include "worker/device/row_programs.h"
+#include "worker/device/warpgroup_product_program.h"
 
 namespace hearth {
 
@@ -65,6 +66,15 @@ template <class... All>
 TypeList<Bf16ProductProgram<All, false>..., Bf16ProductProgram<All, true>...> Bf16ProductsOf(
     TypeList<All...>);
 
+// Columns, inputs of a stage, stages: for many rows, on GPUs with warpgroup instructions. If a tile
+// has at most 128 columns, two thread blocks share a processor.
+using WarpgroupTilings = TypeList<WarpgroupTiling<64, 64, 4>, WarpgroupTiling<128, 32, 6>,
+                                  WarpgroupTiling<192, 64, 5>, WarpgroupTiling<256, 64, 4>>;
+
+template <class... All>
+TypeList<WarpgroupProductProgram<All, false>..., WarpgroupProductProgram<All, true>...>
+    WarpgroupProductsOf(TypeList<All...>);
+
 template <class... All>
 TypeList<ProductProgram<All, false>..., typename PairProduct<All>::Type...> ProductsOf(
     TypeList<All...>);
@@ -78,10 +88,13 @@ using FloatPrograms = decltype(Joined(
            Joined(AttendProgramsOf<float>(), AttendProgramsOf<BFloat16>())),
     ProductsOf(ProductTilings())));
 inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
+using Bf16Programs = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
+inline constexpr int kFirstWarpgroupProduct = Bf16Programs::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
-using ProgramList = decltype(Joined(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())),
-                                    Joined(AdapterPrograms(), TypeList<ArgmaxProgram>())));
+using ProgramList =
+    decltype(Joined(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())),
+                    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms())));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
@@ -93,15 +106,24 @@ constexpr int NumberIn(TypeList<Programs...>) {
 template <class Program>
 inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 
-// Returns the program number of a product with the given tile shape: for a matrix pair with GELU if
-// `is_gelu`, else for one matrix.
-constexpr int ProductNumber(int shape, bool is_gelu) {
-  return kFirstProduct + shape + (is_gelu ? ProductTilings::kCount : 0);
+// How a product is computed; each kind has its own list of tilings.
+enum class ProductKind { kFloat, kBf16, kWarpgroup };
+constexpr int TilingCount(ProductKind kind) {
+  constexpr int kCounts[] = {ProductTilings::kCount, Bf16Tilings::kCount, WarpgroupTilings::kCount};
+  return kCounts[static_cast<int>(kind)];
 }
 
-// Returns the program number of a product in bfloat16.
+// Returns the program number of a product with the given tiling: for a matrix pair with GELU if
+// `is_gelu`, else for one matrix.
+constexpr int ProductNumber(ProductKind kind, int tiling, bool is_gelu) {
+  constexpr int kFirst[] = {kFirstProduct, kFirstBf16Product, kFirstWarpgroupProduct};
+  return kFirst[static_cast<int>(kind)] + tiling + (is_gelu ? TilingCount(kind) : 0);
+}
+constexpr int ProductNumber(int shape, bool is_gelu) {
+  return ProductNumber(ProductKind::kFloat, shape, is_gelu);
+}
 constexpr int Bf16ProductNumber(int tiling, bool is_gelu) {
-  return kFirstBf16Product + tiling + (is_gelu ? Bf16Tilings::kCount : 0);
+  return ProductNumber(ProductKind::kBf16, tiling, is_gelu);
 }
 
 template <class Program>

@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 // Copies rows [begin, end) of `kv` into the object, as far as they belong to it. If `kv` is on a
-// device, the copy runs beside later steps.
+// device, the copy runs during later steps.
 void AddRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
              KvObject* object) {
   if (!kv.is_on_device()) return CopyRows(layout, kv, begin, end, object);

@@ -27,14 +27,8 @@ HEARTH_HOST_DEVICE GreedyKey MakeGreedyKey(float logit, int32_t id) {
   return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(~id);
 }
 
-// The token of a key. If its logit is not finite, it is the first such token of the row.
-struct GreedyToken {
-  int32_t id = 0;
-  bool is_finite = true;
-};
-inline GreedyToken TokenOfKey(GreedyKey key) {
-  return {static_cast<int32_t>(~static_cast<uint32_t>(key)), key >> 32 != kNotFiniteRank};
-}
+inline int32_t IdOfKey(GreedyKey key) { return static_cast<int32_t>(~static_cast<uint32_t>(key)); }
+inline bool IsFiniteKey(GreedyKey key) { return key >> 32 != kNotFiniteRank; }
 
 }  // namespace hearth
 

@@ -52,7 +52,7 @@ class SequenceKv {
 
   virtual bool is_on_device() const { return false; }
   // Starts copying the rows of positions [begin, end) to an object's `bytes`, in host memory, as
-  // CopyOut does for each layer of the object's group. The copies run beside later steps. `bytes`
+  // CopyOut does for each layer of the object's group. The copies run during later steps. `bytes`
   // must live until they have ended. REQUIRES: is_on_device(); [begin, end) is inside the object.
   virtual std::unique_ptr<RowCopies> StartCopyOut(const ObjectId& id, int begin, int end,
                                                   std::byte* bytes) const {

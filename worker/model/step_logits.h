@@ -9,20 +9,26 @@
 
 #include <cassert>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "worker/kernels/greedy_key.h"
 
 namespace hearth {
 
+// The token of the greatest logit of a row. If a logit is not finite, the first such token.
+struct GreedyToken {
+  int32_t id = 0;
+  bool is_finite = true;
+};
+
 // A row of StepLogits.
 struct LogitRow {
-  absl::Span<float> values;           // [vocabulary]; empty if only `greedy` was returned
-  std::optional<GreedyToken> greedy;  // token of the greatest logit
+  absl::Span<float> values;  // [vocabulary]; empty if only `greedy` was returned
+  std::optional<GreedyToken> greedy;
 };
 
 class StepLogits {
@@ -55,9 +61,9 @@ class StepLogits {
     Use(data, std::move(memory), size);
   }
   // Makes the greedy token of each row the result, without logits.
-  void SetGreedy(absl::Span<const GreedyKey> keys) {
+  void SetGreedy(std::vector<GreedyToken> tokens) {
     Use(nullptr, nullptr, 0);
-    for (const GreedyKey key : keys) greedy_.push_back(TokenOfKey(key));
+    greedy_ = std::move(tokens);
   }
   // Removes all values but the last `size`.
   void KeepLast(size_t size) {

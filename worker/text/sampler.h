@@ -27,7 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/kernels/greedy_key.h"
+#include "worker/model/step_logits.h"
 #include "worker/text/logit_rules.h"
 
 namespace hearth {

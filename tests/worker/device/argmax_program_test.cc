@@ -17,9 +17,9 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Returns the greedy token of each row: one launch divides each row into `slices` slices, a second
+// Returns the greatest key of each row: one launch divides each row into `slices` slices, a second
 // launch combines the slices.
-std::vector<GreedyToken> TokensOf(const std::vector<float>& logits, int columns, int slices) {
+std::vector<GreedyKey> KeysOf(const std::vector<float>& logits, int columns, int slices) {
   EmulatedDevice device;
   DeviceArena arena(&device);
   const auto rows = logits.size() / static_cast<size_t>(columns);
@@ -32,23 +32,21 @@ std::vector<GreedyToken> TokensOf(const std::vector<float>& logits, int columns,
   Launch(&device, ArgmaxProgram{nullptr, parts, slices, 1, all}, static_cast<int>(rows));
   std::vector<GreedyKey> keys(rows);
   device.CopyOut(keys.data(), all, rows * sizeof(GreedyKey));
-  std::vector<GreedyToken> tokens;
-  for (const GreedyKey key : keys) tokens.push_back(TokenOfKey(key));
-  return tokens;
+  return keys;
 }
 
 // Compares the tokens of all rows with the CPU's, for several numbers of thread blocks.
 void ExpectCpuTokens(const std::vector<float>& logits, int columns) {
   for (const int slices : {1, 2, 3, 32, 40}) {
-    const std::vector<GreedyToken> tokens = TokensOf(logits, columns, slices);
-    for (size_t row = 0; row < tokens.size(); ++row) {
+    const std::vector<GreedyKey> keys = KeysOf(logits, columns, slices);
+    for (size_t row = 0; row < keys.size(); ++row) {
       const float* const at = logits.data() + row * static_cast<size_t>(columns);
       const LogitScan scan = ScanLogits(at, columns);
-      EXPECT_EQ(tokens[row].is_finite, scan.all_finite) << "row " << row;
+      EXPECT_EQ(IsFiniteKey(keys[row]), scan.all_finite) << "row " << row;
       int64_t want = scan.greatest;
       for (int i = columns - 1; !scan.all_finite && i >= 0; --i)
         want = std::isfinite(at[i]) ? want : i;
-      EXPECT_EQ(tokens[row].id, want) << "row " << row << ", " << slices << " slices";
+      EXPECT_EQ(IdOfKey(keys[row]), want) << "row " << row << ", " << slices << " slices";
     }
   }
 }

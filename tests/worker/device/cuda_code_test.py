@@ -60,6 +60,9 @@ class CudaCode(unittest.TestCase):
             self.assertEqual(set(kernels), {"0 bytes stack frame, 0 bytes spill stores, "
                                             "0 bytes spill loads"}, f"sm_{generation}")
 
+    def test_matrix_instructions_run_asynchronously(self):
+        self.assertNotIn("instructions are serialized", self.said)
+
     def test_float_operations_round_to_nearest(self):
         for generation in GENERATIONS:
             ptx = next(self.folder.glob(f"*compute_{generation}.ptx")).read_text()

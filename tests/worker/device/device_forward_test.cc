@@ -7,19 +7,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/random_requests.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/device/emulated_device.h"
+#include "worker/device/program_list.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
 namespace hearth {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 TinyGeometry Geometry(const std::string& layers, int window, int heads, int kv_heads,
@@ -111,6 +115,9 @@ struct Pair {
   explicit Pair(const std::string& dir = Dir())
       : cpu(InvariantGemma::Load(dir, {1, 16}).value()),
         device(InvariantGemma::Load(dir, OnDevice(std::make_shared<EmulatedDevice>())).value()) {}
+  Pair(const std::string& dir, const InvariantGemmaOptions& options,
+       std::unique_ptr<InvariantGemma> on_device)
+      : cpu(InvariantGemma::Load(dir, options).value()), device(std::move(on_device)) {}
   std::unique_ptr<InvariantGemma> cpu, device;
 };
 struct Text {
@@ -213,6 +220,103 @@ TEST(DeviceForward, OtherMatrixInstructionRefusesBf16) {
   ASSERT_TRUE(gemma.ok()) << gemma.status();
   EXPECT_EQ((*gemma)->arithmetic(), Arithmetic::kBFloat16);
   EXPECT_TRUE((*gemma)->SelfTest("").ok());
+}
+
+// Counts launches by program, and loses those of one program. If `fastest` is not negative, the
+// device measures: a launch of each tiling with this number takes the shortest time.
+class CountingDevice : public EmulatedDevice {
+ public:
+  void Launch(int program, const void* arguments, int blocks) override {
+    last_ = program;
+    ++launches[static_cast<size_t>(program)];
+    if (program != lost && !is_measuring_) EmulatedDevice::Launch(program, arguments, blocks);
+  }
+  double Time(const std::function<void()>& work) override {
+    if (fastest < 0) return -1;
+    is_measuring_ = true;
+    work();
+    is_measuring_ = false;
+    return TilingOf(last_) == fastest ? 1 : 2 + TilingOf(last_);
+  }
+  // Returns the launches of a kind of product with this tiling.
+  int Of(ProductKind kind, int tiling) const {
+    return launches[static_cast<size_t>(ProductNumber(kind, tiling, false))] +
+           launches[static_cast<size_t>(ProductNumber(kind, tiling, true))];
+  }
+  std::vector<int> launches = std::vector<int>(ProgramList::kCount);
+  int lost = -1, fastest = -1;
+
+ private:
+  static int TilingOf(int program) {
+    for (const ProductKind kind :
+         {ProductKind::kWarpgroup, ProductKind::kBf16, ProductKind::kFloat}) {
+      const int first = ProductNumber(kind, 0, false);
+      if (program >= first) return (program - first) % TilingCount(kind);
+    }
+    return 0;
+  }
+  int last_ = 0;
+  bool is_measuring_ = false;
+};
+
+TinyGeometry WideGeometry() {
+  TinyGeometry geometry = Geometry("lg", 24, 4, 1, 32);
+  geometry.hidden_size = 64;
+  geometry.intermediate_size = 128;
+  return geometry;
+}
+
+// Compares steps of a device with steps of the CPU, in the given arithmetic.
+void CompareSteps(const std::string& dir, std::unique_ptr<InvariantGemma> on_device,
+                  Arithmetic arithmetic, const std::vector<int>& steps) {
+  InvariantGemmaOptions options{1, 16};
+  options.arithmetic = arithmetic;
+  const Pair pair(dir, options, std::move(on_device));
+  Text text(pair);
+  for (const int rows : steps) text.Step(rows, rows, 1);
+}
+
+TEST(DeviceForward, WarpgroupProductsMatchCpuBits) {
+  const std::string dir = NewTinyCheckpoint(WideGeometry(), "device_warpgroups");
+  for (const bool broken : {false, true}) {
+    const auto device = std::make_shared<CountingDevice>();
+    InvariantGemmaOptions options = OnDevice(device);
+    options.arithmetic = Arithmetic::kBFloat16;
+    auto gemma = InvariantGemma::Load(dir, options);
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    if (broken) device->lost = ProductNumber(ProductKind::kWarpgroup, 1, false);
+    ASSERT_TRUE((*gemma)->SelfTest("").ok());
+    const auto note = HasSubstr("of wgmma differ from those of mma.sync");
+    EXPECT_THAT((*gemma)->notes(), Contains(note).Times(broken ? 1 : 0));
+    device->launches.assign(ProgramList::kCount, 0);
+    CompareSteps(dir, *std::move(gemma), Arithmetic::kBFloat16, {150, 1, 33});
+    // with two layers: two steps of more than 32 rows, three products that need packed rows
+    EXPECT_EQ(device->launches[kProgramNumber<PackRowsProgram>], broken ? 0 : 2 * 2 * 3);
+  }
+}
+
+// Each tiling in turn is the fastest, so the steps use it; the bits stay the CPU's.
+TEST(DeviceForward, TunedTilingsMatchCpuBits) {
+  const std::string dir = NewTinyCheckpoint(WideGeometry(), "device_tuned");
+  for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
+    const bool bf16 = arithmetic == Arithmetic::kBFloat16;
+    const ProductKind few = bf16 ? ProductKind::kBf16 : ProductKind::kFloat;
+    for (int tiling = 0; tiling < TilingCount(few); ++tiling) {
+      const auto device = std::make_shared<CountingDevice>();
+      device->fastest = tiling;
+      InvariantGemmaOptions options = OnDevice(device);
+      options.arithmetic = arithmetic;
+      auto gemma = InvariantGemma::Load(dir, options);
+      ASSERT_TRUE(gemma.ok()) << gemma.status();
+      ASSERT_TRUE((*gemma)->SelfTest("").ok());
+      EXPECT_THAT((*gemma)->notes(),
+                  Contains(HasSubstr("tilings of the device's products: chosen by ")));
+      device->launches.assign(ProgramList::kCount, 0);
+      CompareSteps(dir, *std::move(gemma), arithmetic, {100, 1, 2, 3, 7, 15, 31});
+      EXPECT_GT(device->Of(few, tiling), 0) << tiling;
+      EXPECT_TRUE(!bf16 || device->Of(ProductKind::kWarpgroup, tiling) > 0) << tiling;
+    }
+  }
 }
 
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {

@@ -1,5 +1,5 @@
-// Compares every tile shape of ProductProgram and Bf16ProductProgram on the emulated device with
-// the reference, bit for bit.
+// Compares every tile shape of ProductProgram, Bf16ProductProgram and WarpgroupProductProgram on
+// the emulated device with the reference, bit for bit.
 #include "worker/device/product_program.h"
 
 #include <gtest/gtest.h>
@@ -18,6 +18,8 @@
 #include "worker/device/emulated_device.h"
 #include "worker/device/product_choice.h"
 #include "worker/device/program_list.h"
+#include "worker/device/warpgroup_check.h"
+#include "worker/kernels/fused_dot.h"
 
 namespace hearth {
 namespace {
@@ -219,6 +221,74 @@ TEST(Bf16ProductProgram, BitsDifferFromFloat32) {
   std::vector<float> x(200);
   for (float& value : x) value = numbers.Value();
   EXPECT_NE(narrow.Reference(x, 0), wide.Reference(x, 0));
+}
+
+// Compares all tilings of WarpgroupProductProgram with the reference. The outputs of a pair are
+// rounded to bfloat16 and packed.
+void CompareWarpgroups(const Matrix& matrix, int rows, bool is_pair, bool late) {
+  const DeviceMatrix& of = matrix.on_device;
+  Numbers numbers(static_cast<uint64_t>(rows));
+  std::vector<float> x(static_cast<size_t>(rows * of.inputs));
+  for (float& value : x) value = numbers.Value();
+  EmulatedDevice device(late);
+  DeviceArena arena(&device);
+  constexpr int kPitch = 2 * Bf16Rows::kGrain;
+  const Bf16Rows packed = {arena.Take<uint16_t>(static_cast<size_t>(kPitch * of.inputs)), kPitch},
+                 gated = {arena.Take<uint16_t>(static_cast<size_t>(kPitch * of.outputs)), kPitch};
+  const PackRowsProgram pack = {x.data(), packed, rows, of.inputs, of.inputs};
+  Launch(&device, pack, PackRowsProgram::Blocks(rows, of.inputs));
+  std::vector<std::vector<float>> want;
+  for (int row = 0; row < rows; ++row) want.push_back(matrix.Reference(x, row));
+  const int stride = of.outputs + 2;
+  constexpr ProductKind kKind = ProductKind::kWarpgroup;
+  for (int tiling = 0; tiling < TilingCount(kKind); ++tiling) {
+    std::vector<float> y(static_cast<size_t>((rows + 1) * stride), -7);
+    const WarpgroupArguments product = {of, packed, gated, y.data(), rows, stride};
+    device.Launch(ProductNumber(kKind, tiling, is_pair), &product,
+                  BlocksOf(FactsOf(kKind, tiling), rows, of.columns));
+    for (int row = 0; row < rows; ++row) {
+      float* const got = y.data() + row * stride;
+      std::vector<float>& wanted = want[static_cast<size_t>(row)];
+      for (int i = 0; i < of.outputs && is_pair; ++i) {
+        got[i] = FloatOfBf16(gated.data[(i / 8 * kPitch + row) * 8 + i % 8]);
+        wanted[static_cast<size_t>(i)] =
+            FloatOfBf16(NarrowOne(wanted[static_cast<size_t>(i)]).bits);
+      }
+      ASSERT_EQ(FirstDifference(got, wanted.data(), of.outputs), "")
+          << "tiling " << tiling << ", row " << row << " of " << rows;
+      for (int i = of.outputs; i < stride; ++i) ASSERT_EQ(got[i], -7);
+    }
+    ASSERT_EQ(y[static_cast<size_t>(rows * stride)], -7);
+  }
+  LateCopies::SetLate(false);
+}
+
+// The largest number of inputs needs more stages than a ring buffer has; outputs end within a tile.
+// Asynchronous steps are performed when the program waits for them, or copies are.
+TEST(WarpgroupProductProgram, EveryTilingMatchesReferenceBits) {
+  for (const bool is_pair : {false, true}) {
+    for (const auto& [inputs, rows] : {std::pair(64, 33), std::pair(128, 1), std::pair(448, 150)}) {
+      const Matrix matrix(inputs, is_pair ? 136 : 264, is_pair, Arithmetic::kBFloat16);
+      for (const bool late : {false, true}) {
+        if (!late || rows == 150) CompareWarpgroups(matrix, rows, is_pair, late);
+      }
+    }
+  }
+}
+
+TEST(WarpgroupProductProgram, CheckFindsOtherBits) {
+  class FaultyDevice : public EmulatedDevice {
+   public:
+    void Launch(int program, const void* arguments, int blocks) override {
+      if (program != skipped) EmulatedDevice::Launch(program, arguments, blocks);
+    }
+    int skipped = -1;
+  };
+  FaultyDevice device;
+  EXPECT_EQ(DifferingWarpgroupOutputs(&device), 0);
+  device.skipped = ProductNumber(ProductKind::kWarpgroup, 2, true);
+  EXPECT_EQ(DifferingWarpgroupOutputs(&device), 130 * 160);
+  EXPECT_EQ(device.error(), "");
 }
 
 // The expected tilings were the fastest on an H100, for products of three models with several

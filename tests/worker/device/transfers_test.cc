@@ -1,4 +1,4 @@
-// Tests copies between host memory and KV blocks that run beside the steps of a device: events,
+// Tests copies between host memory and KV blocks that run while a device runs steps: events,
 // lifetimes, bits, failures. The emulated device performs a transfer as late as its event allows.
 #include <gtest/gtest.h>
 

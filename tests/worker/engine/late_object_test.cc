@@ -1,4 +1,4 @@
-// Saving KV from a device: chunks are copied beside later steps, and sealed when a reader needs
+// Saving KV from a device: chunks are copied during later steps, and sealed when a reader needs
 // them. The emulated device performs a copy as late as possible.
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"

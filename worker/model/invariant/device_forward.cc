@@ -11,8 +11,10 @@
 #include "worker/device/attend_programs.h"
 #include "worker/device/fused_dot_probe.h"
 #include "worker/device/open_device.h"
+#include "worker/device/product_tuning.h"
 #include "worker/device/program_list.h"
 #include "worker/device/row_programs.h"
+#include "worker/device/warpgroup_check.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/invariant/invariant_self_test.h"
@@ -398,7 +400,11 @@ absl::Status DeviceForward::Run(Parts parts) {
   const GreedyKey* keys = keys_;
   for (const InvariantPart& part : parts) {
     const auto rows = static_cast<size_t>(part.want);
-    if (part.want > 0 && part.greedy) part.logits->SetGreedy({keys, rows});
+    if (rows > 0 && part.greedy) {
+      std::vector<GreedyToken> tokens;
+      for (size_t i = 0; i < rows; ++i) tokens.push_back({IdOfKey(keys[i]), IsFiniteKey(keys[i])});
+      part.logits->SetGreedy(std::move(tokens));
+    }
     if (keys != nullptr) keys += rows;
   }
   return absl::OkStatus();
@@ -478,8 +484,24 @@ absl::Status SameKeysAndValues(const InvariantKv& on_device, const InvariantKv& 
 
 }  // namespace
 
+void DeviceForward::ChooseProducts() {
+  constexpr double kTuningUs = 5e5;
+  if (model_.multiplies_bf16 && device_->has_warpgroups()) {
+    const int differing = DifferingWarpgroupOutputs(device_.get());
+    step_->UseWarpgroups(differing == 0);
+    if (differing > 0) {
+      notes_.push_back(absl::StrCat("products of many rows: ", differing,
+                                    " outputs of wgmma differ ",
+                                    "from those of mma.sync, so steps use mma.sync"));
+    }
+  }
+  const std::string tuned = ProductTuner(device_.get(), &model_, step_.get()).Tune(kTuningUs);
+  if (!tuned.empty()) notes_.push_back(tuned);
+}
+
 absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
   const FloatMode mode;
+  ChooseProducts();
   const ModelConfig& config = weights_->config();
   auto layout = std::make_shared<KvLayout>(layout_);
   const std::vector<int> layers = TestedLayers(config, layout.get());
@@ -511,6 +533,7 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
   }
   ExtendRotations(rows);
   DeviceStep step(device_.get(), &model, {rows, limits_.wanted, 1024, 2 * rows});
+  step.UseChoicesOf(*step_);
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const std::vector<std::byte*> local = on_device.BlocksOf(LayerGroup::kLocal),
                                 global = on_device.BlocksOf(LayerGroup::kGlobal);

@@ -38,7 +38,8 @@ class DeviceForward : public Forward {
   absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
   // Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have
-  // the same bits. The steps use every shape of the matrix product.
+  // the same bits. Before this, chooses how products are computed: measures the tilings if the
+  // device can, and uses warpgroup instructions if they give the bits of mma.sync.
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return memory_; }
   int alone_rows() const override { return limits_.rows; }
@@ -67,6 +68,7 @@ class DeviceForward : public Forward {
                 const KvLayout& layout, ThreadPool* pool);
   absl::Status Upload();
   absl::Status CheckBf16();
+  void ChooseProducts();
   void ExtendRotations(int64_t positions);
   absl::Status TakeResults(Parts parts);
   std::shared_ptr<float[]> TakeFloats(size_t floats);

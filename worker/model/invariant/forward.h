@@ -40,7 +40,7 @@ class Forward {
   virtual int alone_rows() const = 0;
   // Returns "cpu", or the device's kind ("cuda" or "emulated").
   virtual std::string device_kind() const = 0;
-  // Returns notes about the device for the log, one sentence each.
+  // Returns notes about the device and its self-test for the log, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
 };
 

@@ -191,9 +191,12 @@ absl::Status InvariantGemma::SelfTestOnce(const std::string& cache_dir, const St
     notes_.push_back("self-test of the class invariant: passed on an earlier start");
     return absl::OkStatus();
   }
+  const size_t noted = forward_->notes().size();
   const absl::StatusOr<int> steps = forward_->SelfTest(limits);
   if (!steps.ok()) return steps.status();
   if (!file.empty()) WriteCacheFile(file, kSelfTestHeld);
+  const std::vector<std::string> of_device = forward_->notes();
+  notes_.insert(notes_.end(), of_device.begin() + static_cast<ptrdiff_t>(noted), of_device.end());
   notes_.push_back(absl::StrCat("self-test of the class invariant: passed in ", *steps, " steps, ",
                                 absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
   return absl::OkStatus();

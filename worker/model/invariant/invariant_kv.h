@@ -8,9 +8,8 @@
 // writes a quantized copy to a second block. Only sealed blocks are shared and adopted. The next
 // step drops the unsealed block.
 //
-// On a device, a restore copies objects beside steps of other sequences, one layer after the other.
-// The first step of the sequence waits for each layer (AwaitRestore). The copied objects live until
-// the next step after it.
+// On a device, a restore copies objects layer by layer while other sequences run steps. The
+// sequence's first step waits for each layer (AwaitRestore). Its second step releases the objects.
 //
 // Thread safety: none; one thread at a time.
 // Ownership: shares ownership of its blocks. The InvariantGemma must outlive the InvariantKv. A

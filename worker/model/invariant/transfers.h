@@ -1,7 +1,7 @@
-// Transfers: copies between host memory and KV blocks that run beside the steps of a device, with
-// the memory that they use.
+// Transfers: copies between host memory and KV blocks that run while a device runs steps, and the
+// memory that they use.
 //
-// Thread safety: none for Start and Record; Wait and the destructor may be called from any thread.
+// Thread safety: none for Copy and Record; Wait and the destructor may be called from any thread.
 // Ownership: keeps the given memory until all its transfers have ended: the destructor waits.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_TRANSFERS_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_TRANSFERS_H_
