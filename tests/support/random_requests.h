@@ -214,17 +214,17 @@ class RandomRequests {
         if (absl::Status s = kv->Adopt(id, std::move(block), from_host); !s.ok()) return s;
         continue;
       }
-      std::vector<std::vector<std::byte>> slices;
+      const auto slices = std::make_shared<std::vector<std::vector<std::byte>>>();
       std::vector<const std::byte*> shown;
       const int begin = static_cast<int>(id.begin), tokens = static_cast<int>(id.tokens);
       for (const uint32_t layer : layout.LayersOf(id.group)) {
         const int number = static_cast<int>(layer);
-        slices.emplace_back(layout.SliceBytes(id.tokens));
+        slices->emplace_back(layout.SliceBytes(id.tokens));
         source.CopyOut(number, std::max(begin, source.first_held(number)), begin + tokens, begin,
-                       tokens, slices.back().data());
+                       tokens, slices->back().data());
       }
-      for (const auto& slice : slices) shown.push_back(slice.data());
-      if (absl::Status s = kv->CopyIn(id, shown); !s.ok()) return s;
+      for (const auto& slice : *slices) shown.push_back(slice.data());
+      if (absl::Status s = kv->CopyIn(id, shown, false, slices); !s.ok()) return s;
     }
     kv->FinishRestore();
     return absl::OkStatus();

@@ -129,7 +129,8 @@ ProductChoice DeviceStep::ChoiceFor(int rows) const {
   return choice;
 }
 
-const float* DeviceStep::Run(absl::Span<const DevicePart> parts, KvStaging* staging) {
+const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLayer& await,
+                             KvStaging* staging) {
   int rows = 0;
   for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
   assert(rows >= 1);
@@ -138,7 +139,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, KvStaging* stag
     last_ = {&many_, rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows), staging};
     if (uses_warpgroups_ && last_.adapter_runs > 0) last_.choice.fill(ChooseBf16Product(rows));
     if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
-    LaunchAll(last_, Nothing);
+    LaunchOnce(await);
     return buffers_.logits;
   }
   few_.Write(parts, true);
@@ -148,13 +149,21 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, KvStaging* stag
   last_ = {&few_, of_graph, wants ? of_graph : 0, true, runs, ChoiceFor(of_graph), staging};
   assert(rows <= of_graph && few_.wanted() <= of_graph);
   if (staging != nullptr) {
-    LaunchAll(last_, Nothing);
+    LaunchOnce(await);
     return buffers_.logits;
   }
   std::unique_ptr<DeviceGraph>& graph = GraphOf(last_);
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
+  if (await != nullptr) await(shape_.layers() - 1);
   graph->Replay();
   return buffers_.logits;
+}
+
+// Launches the programs of the step `last_` without a graph.
+void DeviceStep::LaunchOnce(const AwaitLayer& await) {
+  await_ = await == nullptr ? nullptr : &await;
+  LaunchAll(last_, Nothing);
+  await_ = nullptr;
 }
 
 void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
@@ -280,6 +289,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          shape_.heads / shape_.kv_heads,
                          is_global ? 0 : shape_.window,
                          shape_.kv_is_bf16};
+  if (await_ != nullptr) (*await_)(layer);
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
   const HeadNormProgram heads = {

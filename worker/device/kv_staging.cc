@@ -80,6 +80,7 @@ bool KvStaging::is_empty() const {
 void KvStaging::BeforeAttention(int layer) {
   const bool is_global = shape_.is_global[static_cast<size_t>(layer)];
   const int number = shape_.LayersBefore(layer);
+  if (is_global && !offloaded_.empty()) device_->MakeLaunchesWait(*copied_);
   LaunchAll<QuantizeProgram>(areas_[is_global].completed, number);
   LaunchAll<DequantizeProgram>(areas_[is_global].quantized, number);
   if (is_global) StartCopies(number + 1);
@@ -99,12 +100,14 @@ void KvStaging::LaunchAll(absl::Span<const QuantizedBlock> blocks, int number) {
 
 // Starts the copies of global layer number `number`.
 void KvStaging::StartCopies(int number) {
-  if (number >= shape_.LayersIn(true)) return;
+  if (number >= shape_.LayersIn(true) || offloaded_.empty()) return;
+  device_->MakeTransfersWait();  // until earlier launches have read the slices
   const auto bytes = static_cast<size_t>(shape_.SliceBytes());
   const size_t offset = static_cast<size_t>(number) * bytes;
   for (const auto& [from, to] : offloaded_) {
-    device_->Copy(CopyWay::kIn, to + offset, from + offset, {bytes});
+    device_->StartTransfer(CopyWay::kIn, to + offset, from + offset, {bytes});
   }
+  copied_ = device_->RecordTransfers();
 }
 
 }  // namespace hearth

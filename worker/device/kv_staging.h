@@ -19,6 +19,7 @@
 #include <array>
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,7 @@ class KvStaging {
   const DeviceShape& shape_;
   Area areas_[2];  // [0]: local layers, [1]: global layers
   std::vector<std::pair<const std::byte*, std::byte*>> offloaded_;  // host block, staged block
+  std::shared_ptr<DeviceEvent> copied_;  // end of the copies of the next global layer
 };
 
 }  // namespace hearth

@@ -18,6 +18,7 @@
 #include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
+#include "worker/prefix/object_memory.h"
 
 namespace hearth {
 namespace {
@@ -116,6 +117,14 @@ uint64_t ChooseOffloadBytes(const EngineOptions& options, std::vector<std::strin
   return chosen;
 }
 
+// Pins the memory of objects, so that copies between them and the device run at the link's speed.
+void PinHostMemory(const Device& device, std::vector<std::string>* notes) {
+  HostPinning pinning = device.pinning();
+  if (pinning.pin == nullptr) return;
+  if (PinObjectMemory(std::move(pinning.pin), std::move(pinning.unpin))) return;
+  notes->push_back("device: host memory cannot be pinned: saving and restoring KV is slower");
+}
+
 // Returns the maximum rows of the steps that the scheduler will plan.
 StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   StepLimits limits;
@@ -162,6 +171,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   if (on_device) {
     auto device = OpenDevice(options.device);
     if (!device.ok()) return device.status();
+    PinHostMemory(**device, &notes);
     gemma_options.device = *std::move(device);
     gemma_options.kv_offload_bytes = ChooseOffloadBytes(options, &notes);
   }

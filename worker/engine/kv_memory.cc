@@ -108,7 +108,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   // anyway, and evicting would only lose restore points.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
   if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
-    while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
+    while (lacking() > 0 && (keeper_->publisher().AwaitSeals() || keeper_->pool().EvictOne(frees) ||
                              (others.empty() && keeper_->publisher().DropOldest()))) {
     }
   }
@@ -149,7 +149,9 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
     absl::Status status = use();
     if (absl::IsUnavailable(status) && Offload(sequence)) continue;
     if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
+    if (FreeUnused() || keeper_->publisher().AwaitSeals() || keeper_->publisher().DropOldest() ||
+        ReleasePooled(sequence))
+      continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) {
       if (planner_->WithKv().size() == 1 && Offload(sequence)) continue;

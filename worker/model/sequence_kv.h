@@ -13,6 +13,17 @@
 
 namespace hearth {
 
+// Copies of rows from a device to host memory. The destructor waits until they have ended.
+//
+// Thread safety: any thread, one thread at a time.
+class RowCopies {
+ public:
+  virtual ~RowCopies() = default;
+  // Waits until the copies have ended. Returns false if the device has failed: the copied rows are
+  // then undefined.
+  virtual bool Wait() = 0;
+};
+
 class SequenceKv {
  public:
   virtual ~SequenceKv() = default;
@@ -45,6 +56,14 @@ class SequenceKv {
   virtual bool IsOffloaded(const ObjectId& id) const {
     (void)id;
     return false;
+  }
+  // Starts copying the rows of positions [begin, end) to an object's `bytes`, in host memory, as
+  // CopyOut does for each layer of the object's group. The copies run during later steps. `bytes`
+  // must live until they have ended. REQUIRES: is_on_device(); [begin, end) is inside the object.
+  virtual std::unique_ptr<RowCopies> StartCopyOut(const ObjectId& id, int begin, int end,
+                                                  std::byte* bytes) const {
+    (void)id, (void)begin, (void)end, (void)bytes;
+    return nullptr;
   }
 
  protected:

@@ -36,17 +36,21 @@ struct MostBlocks {
   uint64_t global = 0, local = 0, bytes = 0;
 };
 
-absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
+absl::Status RestoreObject(const KvLayout& layout, const std::shared_ptr<const KvObject>& owner,
+                           InvariantKv* kv) {
+  const KvObject& object = *owner;
   const bool whole = object.id.tokens == layout.chunk_tokens;
   const bool from_host = kv->is_offloaded() && object.id.group == LayerGroup::kGlobal;
   const KvBlock& block = kv->is_on_device() && !from_host ? object.device_block : object.bytes;
+  if (whole && block != nullptr && !from_host) return kv->Adopt(object.id, block);
+  if (absl::Status complete = AwaitBytes(object); !complete.ok()) return complete;
   if (whole && block != nullptr) return kv->Adopt(object.id, block, from_host);
   std::vector<const std::byte*> slices;
   const size_t layers = layout.LayerCount(object.id.group);
   for (size_t i = 0; i < layers; ++i) {
     slices.push_back(SliceOf(object, i, layout.SliceBytes(object.id.tokens)));
   }
-  return kv->CopyIn(object.id, slices, object.device_bytes != nullptr);
+  return kv->CopyIn(object.id, slices, object.device_bytes != nullptr, owner);
 }
 
 }  // namespace
@@ -143,7 +147,7 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   InvariantKv* blocks = BlocksOf(kv);
   blocks->BeginRestore(static_cast<int>(boundary));
   for (const auto& object : objects) {
-    const absl::Status restored = RestoreObject(layout, *object, blocks);
+    const absl::Status restored = RestoreObject(layout, object, blocks);
     if (restored.ok()) continue;
     blocks->BeginRestore(0);  // drop the restored blocks: shared blocks must not be written
     return restored;

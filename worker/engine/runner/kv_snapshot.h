@@ -43,6 +43,9 @@ const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_byte
 // (device_bytes).
 bool MayBeKept(const KvObjects& objects);
 
+// Waits until the bytes and digests of a late object are there. kInternal: the device failed.
+absl::Status AwaitBytes(const KvObject& object);
+
 // Returns an object with allocated but unfilled memory.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 

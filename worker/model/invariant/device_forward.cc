@@ -353,6 +353,9 @@ absl::Status DeviceForward::Run(Parts parts) {
   if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
   const int chunk = static_cast<int>(layout_.chunk_tokens);
   staging_->Clear();
+  const auto await = [parts](int layer) {
+    for (const InvariantPart& part : parts) part.kv->AwaitRestore(layer);
+  };
   Piece piece;
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
@@ -369,7 +372,7 @@ absl::Status DeviceForward::Run(Parts parts) {
       if (part.kv->seals()) rows = std::min(rows, chunk - (begin + done) % chunk);
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks) ||
           (!piece.parts.empty() && !staging_->Fits(StagedBlocks(*part.kv, begin + done)))) {
-        RunPiece(&piece);
+        RunPiece(&piece, await);
         continue;
       }
       absl::Status added = AddBlocks(*part.kv, begin + done, rows, &piece);
@@ -398,7 +401,7 @@ absl::Status DeviceForward::Run(Parts parts) {
       piece.blocks += most;
     }
   }
-  RunPiece(&piece);
+  RunPiece(&piece, await);
   device_->Wait();
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const GreedyKey* keys = keys_;
@@ -476,10 +479,11 @@ absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows
 }
 
 // Starts the collected parts as one DeviceStep, and the copies of its logits and greedy keys.
-void DeviceForward::RunPiece(Piece* piece) {
+void DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
-  const float* logits = step_->Run(piece->parts, staging_->is_empty() ? nullptr : staging_.get());
+  const float* logits =
+      step_->Run(piece->parts, await, staging_->is_empty() ? nullptr : staging_.get());
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
     if (to != nullptr) device_->StartCopyOut(to, logits, values * sizeof(float));

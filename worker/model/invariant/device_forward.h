@@ -79,7 +79,7 @@ class DeviceForward : public Forward {
   absl::Status AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece);
   absl::Status TakeResults(Parts parts);
   std::shared_ptr<float[]> TakeFloats(size_t floats);
-  void RunPiece(Piece* piece);
+  void RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
   int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
 

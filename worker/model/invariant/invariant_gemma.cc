@@ -86,7 +86,8 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       forward_(std::move(forward)),
       kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
       offload_blocks_(kv_blocks_->memory().is_on_device()
-                          ? std::make_unique<KvBlocks>(kv_offload_bytes)
+                          ? std::make_unique<KvBlocks>(kv_offload_bytes,
+                                                       PinnedMemory(kv_blocks_->memory().device()))
                           : nullptr),
       notes_(weights_->notes()) {
   const std::vector<std::string> of_device = forward_->notes();
