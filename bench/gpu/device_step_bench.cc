@@ -5,10 +5,14 @@
 //                                             output of seeded_digests
 //   device_step_bench tokens MODEL [bf16]     times steps of 1, 8 and 32 sequences, and kernels
 //   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
+//   device_step_bench bars MODEL [bf16]       times steps of 1 and 32 sequences and prompts, tuned
+//   as
+//                                             a worker tunes; 27B: 12 layers, times of 62 computed
 //   device_step_bench tiny                    compares a tiny model with the emulation; for
 //                                             compute-sanitizer
-// MODEL: 270M, 1B or 4B. bf16: products in bfloat16 instead of float32. Each result is a line of
-// JSON: {"row": ..., "unit": ..., "values": [...]}, or details in a form of their own.
+// MODEL: 270M, 1B or 4B; for bars also 12B or 27B. bf16: products in bfloat16 instead of float32.
+// Each result is a line of JSON: {"row": ..., "unit": ..., "values": [...]}, or details in a form
+// of their own.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -41,7 +45,8 @@ namespace hearth {
 namespace {
 
 constexpr int kContext = 512;
-constexpr int kNotRun = 77;  // exit status, as in kit.py
+constexpr int kLayersOf27B = 12;  // more would not fit in the memory of most GPUs
+constexpr int kNotRun = 77;       // exit status, as in kit.py
 
 using Place = std::pair<int, int>;  // index of the text, position of the token
 
@@ -69,12 +74,17 @@ void Require(bool good, const std::string& what) {
 }
 
 SeededGeometry GeometryOf(const std::string& name) {
-  for (const SeededGeometry& one : {Gemma270M(), Gemma1B(), Gemma4B(), SeededCases()[0].geometry}) {
+  for (const SeededGeometry& one : {Gemma270M(), Gemma1B(), Gemma4B(), Gemma12B(),
+                                    Gemma27B(kLayersOf27B), SeededCases()[0].geometry}) {
     if (one.name == name) return one;
   }
   Require(false, "no model " + name);
   return {};
 }
+
+double WholeOf27B() { return static_cast<double>(Gemma27B().layer_types.size()) / kLayersOf27B; }
+
+double BytesOf(const DeviceMatrix& matrix) { return 2.0 * matrix.inputs * matrix.columns; }
 
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -194,8 +204,11 @@ class Bench {
   void Digests(const SeededCase& one, const Expected& expected);
   void Tokens();
   void Prefill();
+  void Bars(int longest);
 
  private:
+  std::vector<Sequence> NewSequences(std::vector<std::vector<int32_t>>* texts);
+  double Scaled(double us, int head_rows);
   void Finish() {  // waits for the device, and ends the program if a kernel failed
     device_.Wait();
     Require(device_.error().empty(), device_.error());
@@ -435,22 +448,83 @@ void Bench::Clocks() {
            geometry_.name.c_str(), steps, samples.c_str()));
 }
 
-void Bench::Tokens() {
+// Returns 32 sequences of kContext tokens, and the tokens of each and of its next step.
+std::vector<Sequence> Bench::NewSequences(std::vector<std::vector<int32_t>>* texts) {
   std::vector<Sequence> all(32);
-  std::vector<std::vector<int32_t>> texts;
   for (int i = 0; i < 32; ++i) {
-    texts.push_back(SeededTokens(i, kContext + 1, geometry_.vocabulary));
+    texts->push_back(SeededTokens(i, kContext + 1, geometry_.vocabulary));
   }
   for (Sequence& one : all) one.Grow(&device_, model_.shape, kContext + 1);
   for (size_t first = 0; first < 32; first += 4) {
     std::vector<DevicePart> parts;
     for (size_t i = first; i < first + 4; ++i) {
-      parts.push_back(all[i].Part(texts[i], kContext, 0));
+      parts.push_back(all[i].Part((*texts)[i], kContext, 0));
     }
     step_->Run(parts);
     for (size_t i = first; i < first + 4; ++i) all[i].length = kContext;
   }
   Finish();
+  return all;
+}
+
+// Returns the time of a step with the layers of the whole model: adds the missing layers of the
+// 27B to a step whose output matrix computed `head_rows` rows.
+double Bench::Scaled(double us, int head_rows) {
+  if (model_.shape.layers() != kLayersOf27B) return us;
+  ProductTuner tuner(&device_, &model_, step_.get());
+  const std::vector<TilingTime> head = tuner.TimesOf(kHead, head_rows);
+  return (us - head[0].us) * WholeOf27B() + head[0].us;
+}
+
+// Measures what has a bar in kit.py.
+void Bench::Bars(int longest) {
+  std::vector<std::vector<int32_t>> texts;
+  const std::vector<Sequence> all = NewSequences(&texts);
+  Row(Text("{\"tuned\": \"%s\"}", ProductTuner(&device_, &model_, step_.get()).Tune(5e5).c_str()));
+  const char* name = geometry_.name.c_str();
+  double bytes = 0;
+  for (int layer = 0; layer < model_.shape.layers(); ++layer) {
+    for (const StepProduct product : {kQkv, kOut, kGateUp, kDown}) {
+      bytes += BytesOf(step_->MatrixOf(product, layer));
+    }
+    const double seen = model_.shape.is_global[static_cast<size_t>(layer)]
+                            ? kContext
+                            : std::min(kContext, model_.shape.window);
+    bytes += seen / model_.shape.split * static_cast<double>(model_.shape.SliceBytes());
+  }
+  if (model_.shape.layers() == kLayersOf27B) bytes *= WholeOf27B();
+  bytes += BytesOf(model_.head);
+  Result(Text("%s: bytes of a token", name), "GB", bytes / 1e9);
+  for (const int rows : {1, 32}) {
+    std::vector<DevicePart> parts;
+    for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+      parts.push_back(all[i].Part(texts[i], 1, 1));
+    }
+    step_->Run(parts);
+    device_.Wait();
+    const double us = Scaled(watch_.Median(15, [this] { step_->Repeat(); }), rows);
+    Result(Text("%s: tuned step of %d sequences", name, rows), "ms", us / 1e3);
+    Result(Text("%s: rate of %d sequences", name, rows), "tokens/s", rows * 1e6 / us);
+  }
+  for (int length = 2048; length <= longest; length *= 16) {
+    const std::vector<int32_t> text = SeededTokens(40, length, geometry_.vocabulary);
+    Sequence sequence;
+    sequence.Grow(&device_, model_.shape, length);
+    const int rows = std::min(length, step_->most_rows());
+    const auto work = [&] {
+      for (sequence.length = 0; sequence.length < length; sequence.length += rows) {
+        step_->Run({sequence.Part(text, rows, sequence.length + rows == length ? 1 : 0)});
+      }
+    };
+    work();
+    const double us = Scaled(watch_.Median(length > 2048 ? 1 : 3, work), 1);
+    Result(Text("%s: tuned prefill of %d tokens", name, length), "ms", us / 1e3);
+  }
+}
+
+void Bench::Tokens() {
+  std::vector<std::vector<int32_t>> texts;
+  const std::vector<Sequence> all = NewSequences(&texts);
   double alone = 0;
   for (const int rows : {1, 8, 32}) {
     std::vector<DevicePart> parts;
@@ -624,9 +698,14 @@ int Main(int argc, char** argv) {
     Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
     return 0;
   }
+  if (part == "bars" && (argc == 3 || bf16)) {
+    const int longest = bf16 && name == "4B" ? 32768 : 2048;
+    Bench(GeometryOf(name), longest + 128, bf16, bf16).Bars(longest);
+    return 0;
+  }
   std::fprintf(stderr,
                "usage: device_step_bench digests MODEL DIGESTS [bf16] | "
-               "tokens MODEL [bf16] | prefill MODEL [bf16] | tiny\n");
+               "tokens MODEL [bf16] | prefill MODEL [bf16] | bars MODEL [bf16] | tiny\n");
   return 2;
 }
 

@@ -11,6 +11,7 @@ weights).
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import platform
@@ -26,14 +27,47 @@ import time
 # {model: layer_types of a shortened model; None: all layers}. The 27B has two periods of five local
 # layers and a global layer.
 GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
-# {end of a row's name: (comparison, bar)}: results that must hold.
+# {end of "part: row": (comparison, bar)}: results that must hold.
 BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that failed": ("<=", 0),
         "other logits after a restore": ("<=", 0), "that differ from the CPU's": ("<=", 0),
         "that differ from the emulation's": ("<=", 0), "finds nothing": (">=", 1),
+        "differ from mma.sync's": ("<=", 0),
         "270M: a step of 1 sequences, chosen tilings, with overlap": ("<=", 1.0),
         "1B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 2.2),
         "4B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 4.8),
-        "270M: throughput of 32 sequences over one": (">=", 12)}
+        "270M: throughput of 32 sequences over one": (">=", 12),
+        "4B, bf16: rate of 32 sequences": (">=", 6500),
+        "27B, bf16: rate of 32 sequences": (">=", 1150),
+        "service-bf16: first token behind 2048 tokens, chunks of 128, restored, host": ("<=", 6),
+        "service-bf16-4b: first token behind 2048 tokens, chunks of 128, restored, host":
+            ("<=", 12),
+        "service-bf16-4b: share of the pinned rate": (">=", 80)}
+for _model, _share, _prefill in (("270M", 28, 5), ("1B", 45, 12), ("4B", 68, 36),
+                                 ("12B", 77, None), ("27B", 80, 230)):
+    BARS[f"{_model}, bf16: share of the bandwidth"] = (">=", _share)
+    if _prefill:
+        BARS[f"{_model}, bf16: tuned prefill of 2048 tokens"] = ("<=", _prefill)
+BARS["4B, bf16: tuned prefill of 32768 tokens"] = ("<=", 620)
+
+# Rows computed from the medians of other rows: (row, unit, factor, numerators, denominators); the
+# other rows are named by the ends of "part: row".
+DERIVED = [("service-bf16-4b: share of the pinned rate", "%", 100,
+            ["service-bf16-4b: rate of a restore, host"], ["pinned to device"])]
+for _model in ("270M", "1B", "4B", "12B", "27B"):
+    for _kind in ("", ", bf16"):
+        _name = f" {_model}{_kind}: "
+        _step = f"{_name}tuned step of 1 sequences"
+        DERIVED.append((f"{_name[1:]}share of the bandwidth", "%", 1e5,
+                        [f"{_name}bytes of a token"], [_step, "device memory, read"]))
+for _model, _peer, _bar in (("270M", "layers", 0.8), ("1B", "layers-1b", 0.8),
+                            ("4B", "layers-4b", 0.95), ("4B", "products-4b", 1.15),
+                            ("27B", "products-27b", 1.15)):
+    _of = {"layers": "compiled layers: a step of 1 sequences, 512 tokens each, bfloat16",
+           "products": "products of a step of 1 rows, bfloat16"}[_peer.partition("-")[0]]
+    _row = f"{_model}, bf16: a token over {_peer}"
+    DERIVED.append((_row, "times", 1, [f" {_model}, bf16: tuned step of 1 sequences"],
+                    [f"{_peer}: {_of}"]))
+    BARS[_row] = ("<=", _bar)
 NOT_RUN = 77  # exit status of a program that cannot run here
 
 
@@ -82,10 +116,30 @@ class Kit:
         if values:
             row.update(median=statistics.median(values), min=min(values), max=max(values))
             for name, (sign, bar) in BARS.items():
-                if line["row"].endswith(name):
+                if f"{part}: {line['row']}".endswith(name):
                     holds = row["median"] <= bar if sign == "<=" else row["median"] >= bar
                     row.update(bar=f"{sign} {bar}", holds=holds)
         self.rows.append(row)
+
+    def derive(self):
+        """Adds the rows of DERIVED if all their rows were measured."""
+        for name, unit, factor, *sides in DERIVED:
+            medians = [[next((row["median"] for row in self.rows if "median" in row and
+                              f"{row['part']}: {row['row']}".endswith(end)), None) for end in side]
+                       for side in sides]
+            if None not in medians[0] + medians[1]:
+                value = factor * math.prod(medians[0]) / math.prod(medians[1])
+                part = name.partition(": ")[0] if name.startswith("service") else "derived"
+                self.one(part, name.removeprefix(f"{part}: "), unit, round(value, 3))
+
+    def report(self):
+        """Prints for each bar whether it is met; the worst row decides."""
+        for name, (sign, bar) in BARS.items():
+            rows = [row for row in self.rows if row.get("median") is not None and
+                    f"{row['part']}: {row['row']}".endswith(name)]
+            worst = (max if sign == "<=" else min)((row["median"] for row in rows), default=None)
+            state = "not run" if not rows else "met" if all(r["holds"] for r in rows) else "MISSED"
+            print(f"{state:8} {name} {sign} {bar}" + ("" if worst is None else f": {worst:.6g}"))
 
     def one(self, part, row, unit, *values):
         self.add(part, {"row": row, "unit": unit, "values": list(values)})
@@ -227,11 +281,14 @@ def device_bits(kit, name):
                         kit.folder / "digests.txt", *bf16, limit=40)
 
 
-def of_parts(command, limit, *more):
+def of_parts(command, limit, *more, geometry=None):
     def part(kit, name):
         if command == "tokens":
             kit.needs("model_probe")
-        kit.command(name, *kit.python("bench/gpu/parts.py"), command, kit.small(), kit.device,
+        if geometry:
+            kit.needs_device()
+        folder = kit.checkpoint(geometry) if geometry else kit.small()
+        kit.command(name, *kit.python("bench/gpu/parts.py"), command, folder, kit.device,
                     kit.folder, *more, limit=limit)
     return part
 
@@ -275,7 +332,7 @@ def peers(geometry, mode):
         if geometry or mode == "compiled":
             kit.needs_device()
         folder = kit.checkpoint(geometry) if geometry else kit.small()
-        prefix = 2048 if kit.device == "cuda" else 256
+        prefix = 256 if kit.device == "cpu" else 512 if mode == "layers" else 2048
         kit.command(name, *kit.python("bench/gpu/peer.py"), folder, kit.device, kit.dtype(), mode,
                     prefix, 5, limit={"compiled": 200, "layers": 120}.get(mode, 75))
         shutil.rmtree(kit.work / "27b", ignore_errors=True)
@@ -304,23 +361,30 @@ def sanitizers(tools, program, *arguments):
 
 
 INVARIANT = ("--exactness", "invariant")
+BF16 = (*INVARIANT, "--arithmetic", "bf16")
 # The most important parts come first, because the last parts are skipped when the time is over.
 PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
          "workers-bf16": of_parts("workers", 90, "--arithmetic", "bf16"),
-         "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "probes": probes,
+         **{f"bars-{model.lower()}": device_bench(60, ("bars", model, "bf16"))
+            for model in ("4B", "270M", "1B", "27B", "12B")},
+         "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
+         "service-bf16": of_parts("service", 60, "128", "host", *BF16),
+         "service-bf16-4b": of_parts("service", 90, "128", "host", *BF16, geometry="4b"),
+         "products-4b": products("4b"), "products-27b": products("27b"),
+         "layers-4b": peers("4b", "layers"), "layers": peers(None, "layers"),
+         "layers-1b": peers("1b", "layers"), "bars-float32": device_bench(
+             40, ("bars", "270M"), ("bars", "1B"), ("bars", "4B")),
          "device-270m": device_bench(40, ("tokens", "270M"), ("prefill", "270M"),
                                      ("tokens", "270M", "bf16"), ("prefill", "270M", "bf16")),
          "device-4b": device_bench(40, ("tokens", "4B"), ("prefill", "4B"),
                                    ("tokens", "4B", "bf16"), ("prefill", "4B", "bf16")),
          "device-1b": device_bench(40, ("tokens", "1B"), ("prefill", "1B"),
                                    ("tokens", "1B", "bf16"), ("prefill", "1B", "bf16")),
-         "service-invariant": of_parts("service", 90, "128", *INVARIANT),
+         "service-invariant": of_parts("service", 90, "128", "gpu", *INVARIANT),
          "tokens": of_parts("tokens", 90), "tests": tests,
          "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),
          "products-270m": products("270m"), "products-1b": products("1b"),
-         "products-4b": products("4b"), "layers": peers(None, "layers"),
-         "layers-1b": peers("1b", "layers"), "layers-4b": peers("4b", "layers"),
          "steps": steps(None), "steps-float32": steps(None, "float32"),
          "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),
          "steps-4b": steps("4b"), "eager-4b": peers("4b", "eager"),
@@ -355,7 +419,9 @@ def main():
         for making in kit.making.values():
             making.kill()
             making.wait()
+        kit.derive()
         kit.write()
+        kit.report()
         shutil.rmtree(kit.work, ignore_errors=True)
     return 1 if any(part["state"] == "failed" for part in kit.parts) else 0
 

@@ -4,14 +4,16 @@
     parts.py workers MODEL_DIR DEVICE KIT [WORKER_FLAG...]
                                              a device worker (emulated without a device) and a CPU
                                              worker share one store
-    parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [WORKER_FLAG...]]
-                                             three workers share one store
+    parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [gpu|host [WORKER_FLAG...]]]
+                                             three workers share one store, which restores from
+                                             its gpu tier or from host memory
 If a part cannot run, it prints the reason and exits with 77.
 """
 
 import json
 import pathlib
 import random
+import statistics
 import sys
 import tempfile
 
@@ -102,11 +104,11 @@ def workers(folder, device, kit, *more):
                     sum(other[name] != restored[name] for other in others))
 
 
-def service(folder, device, kit, chunk="128", *more):
+def service(folder, device, kit, chunk="128", tier="gpu", *more):
     ids = ids_of(folder, 11)
     prefix = 2048 if device == "cuda" else 1024
     flags = ["--device", device, "--chunk-tokens", chunk, *more]
-    gpu = ["--gpu-bytes", "1GiB"] if device == "cuda" else []
+    gpu = ["--gpu-bytes", "1GiB"] if device == "cuda" and tier == "gpu" else []
     cut = ["--breakpoint", prefix]
 
     with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
@@ -129,10 +131,16 @@ def service(folder, device, kit, chunk="128", *more):
                 if mode == "read" and not got["cached_tokens"]:
                     sys.exit("nothing was restored: the store's answer was late or missing")
                 taken.setdefault(kind, []).append(got["ttft_ms"])
+                kv_bytes = int(got.get("kv_bytes") or 0)
             other += len(set(answers)) > 1
         for kind, times in taken.items():
             row(f"first token behind {prefix} tokens, chunks of {chunk}, {kind}", "ms", *times)
         row("other logits after a restore", "requests", other)
+        # A restore from the worker's pool copies nothing, so the difference is the restore's time.
+        loaded, pooled = (taken.get(f"restored, {of}") for of in (tier, "worker"))
+        if loaded and pooled and min(loaded) > min(pooled) and kv_bytes:
+            seconds = (statistics.median(loaded) - statistics.median(pooled)) / 1e3
+            row(f"rate of a restore, {tier}", "GB/s", kv_bytes / 1e9 / seconds)
 
 
 if __name__ == "__main__":

@@ -176,12 +176,15 @@ absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
 }
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t bytes) {
-  int count = 0;
+  int driver = 0, count = 0;
+  cudaDriverGetVersion(&driver);  // 0: there is no driver
   cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess) {
+  if (driver == 0 || error != cudaSuccess) {
     cudaGetLastError();
-    return absl::FailedPreconditionError(
-        absl::StrCat("no CUDA device: ", cudaGetErrorString(error)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no CUDA device: ", driver == 0 ? "there is no NVIDIA driver" : cudaGetErrorString(error),
+        ": check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, use the NVIDIA runtime and "
+        "request a GPU"));
   }
   if (index < 0 || index >= count) {
     return absl::FailedPreconditionError(

@@ -7,7 +7,7 @@ namespace {
 
 absl::Status Absent() {
   return absl::FailedPreconditionError(
-      "this program was built without CUDA: rebuild it with the CUDA toolkit");
+      "this program was built without CUDA: build it with the CUDA toolkit");
 }
 
 }  // namespace

@@ -187,15 +187,18 @@ void LogGpuOff(const absl::Status& why) {
 }
 
 // Adds a gpu tier with `bytes` of the memory of CUDA device 0 to `options`; 0: no gpu tier. If the
-// device cannot be used, logs the reason: the store starts without the tier, which only holds
-// copies.
-void AddGpuTier(uint64_t bytes, StoreOptions* options) {
-  if (bytes == 0) return;
+// device is lost later, the store continues without the tier, which only holds copies.
+absl::Status AddGpuTier(uint64_t bytes, StoreOptions* options) {
+  if (bytes == 0) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = OpenCudaMemory(0, bytes);
-  if (!memory.ok()) return LogGpuOff(memory.status());
+  if (!memory.ok()) {
+    return {memory.status().code(), absl::StrCat("gpu-bytes: ", memory.status().message(),
+                                                 ", or start without --gpu-bytes")};
+  }
   options->device = *std::move(memory);
   options->on_device_lost = LogGpuOff;
   Log(LogLevel::kInfo, "gpu tier", {{"device", options->device->name()}, {"bytes", bytes}});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StoreAndEngine> OpenStore(const StoreFlags& flags) {
@@ -244,7 +247,9 @@ int Main(int argc, char** argv) {
     return FailToStart(kProgram, status);
   }
   flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
-  AddGpuTier(flags.gpu_bytes, &flags.store);
+  if (absl::Status added = AddGpuTier(flags.gpu_bytes, &flags.store); !added.ok()) {
+    return FailToStart(kProgram, added);
+  }
   const absl::StatusOr<StoreAndEngine> store = OpenStore(flags);
   if (!store.ok()) return FailToStart(kProgram, store.status());
   TieredStore* const opened = store->store.get();

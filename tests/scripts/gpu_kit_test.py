@@ -3,6 +3,8 @@
 Run as: python gpu_kit_test.py [unittest arguments]
 """
 
+import contextlib
+import io
 import pathlib
 import re
 import shutil
@@ -74,6 +76,29 @@ class GpuKit(unittest.TestCase):
         self.assertEqual([part["state"] for part in kit.parts], ["not run", "not run"])
         self.assertIn("it needs torch 2.11.0, or g++ for --compile: model_probe: undefined",
                       kit.parts[1]["why"])
+
+    def test_bars_are_met_missed_or_not_run(self):
+        (self.kit / "commit").write_text("1\n")
+        kit = gpu_kit.Kit(self.kit, self.kit / "out", 60, self.kit)
+        self.addCleanup(shutil.rmtree, kit.work)
+        for part, row, value in (("probes", "device memory, read", 3000),
+                                 ("bars-4b", "4B, bf16: bytes of a token", 8.0),
+                                 ("bars-4b", "4B, bf16: tuned step of 1 sequences", 3.2),
+                                 ("bars-4b", "4B, bf16: rate of 32 sequences", 6499),
+                                 ("layers-4b", "compiled layers: a step of 1 sequences, 512 tokens "
+                                               "each, bfloat16", 4.0)):
+            kit.one(part, row, "unit", value)
+        kit.derive()
+        derived = {row["row"]: row["median"] for row in kit.rows if row["part"] == "derived"}
+        self.assertEqual(derived, {"4B, bf16: share of the bandwidth": 83.333,
+                                   "4B, bf16: a token over layers-4b": 0.8})
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            kit.report()
+        lines = said.getvalue().splitlines()
+        self.assertEqual(len(lines), len(gpu_kit.BARS))
+        self.assertIn("met      4B, bf16: share of the bandwidth >= 68: 83.333", lines)
+        self.assertIn("MISSED   4B, bf16: rate of 32 sequences >= 6500: 6499", lines)
+        self.assertIn("not run  12B, bf16: share of the bandwidth >= 77", lines)
 
     def test_kit_has_every_header_that_it_compiles(self):
         packed = in_script('printf "%s\\n" "${FILES[@]}"').split()

@@ -40,6 +40,12 @@ inline SeededGeometry Gemma1B(int layers = 0) {
 inline SeededGeometry Gemma4B(int layers = 0) {
   return {"4B", LayerTypes(layers > 0 ? layers : 34), 1024, 8, 4, 256, 2560, 10240};
 }
+inline SeededGeometry Gemma12B(int layers = 0) {
+  return {"12B", LayerTypes(layers > 0 ? layers : 48), 1024, 16, 8, 256, 3840, 15360};
+}
+inline SeededGeometry Gemma27B(int layers = 0) {
+  return {"27B", LayerTypes(layers > 0 ? layers : 62), 1024, 32, 16, 128, 5376, 21504};
+}
 
 // The tensors of a layer.
 enum class SeededTensor : uint32_t {
