@@ -82,9 +82,7 @@ SeededGeometry GeometryOf(const std::string& name) {
   return {};
 }
 
-double WholeOf27B() {
-  return static_cast<double>(Gemma27B().layer_types.size()) / kLayersOf27B;
-}
+double WholeOf27B() { return static_cast<double>(Gemma27B().layer_types.size()) / kLayersOf27B; }
 
 double BytesOf(const DeviceMatrix& matrix) { return 2.0 * matrix.inputs * matrix.columns; }
 

@@ -56,13 +56,14 @@ class CudaDevice::Event : public DeviceEvent {
 };
 
 CudaDevice::CudaDevice(int number) : number_(number), launched_(std::make_unique<Event>()) {
-  GpuFacts facts = {0, CUDART_VERSION, 0, ""};
-  cudaDriverGetVersion(&facts.driver);
-  const cudaError_t counted = cudaGetDeviceCount(&facts.gpus);
-  if (counted != cudaSuccess) facts.gpus = 0;
-  facts.error = cudaGetErrorString(counted == cudaSuccess ? cudaErrorNoDevice : counted);
+  int driver = 0, gpus = 0;
+  cudaDriverGetVersion(&driver);
+  const cudaError_t counted = cudaGetDeviceCount(&gpus);
   cudaGetLastError();
-  if (const std::string problem = GpuProblem(facts, number); !problem.empty()) Fail(problem);
+  const std::string problem =
+      GpuProblem(driver, CUDART_VERSION, counted == cudaSuccess ? gpus : 0,
+                 cudaGetErrorString(counted == cudaSuccess ? cudaErrorNoDevice : counted), number);
+  if (!problem.empty()) Fail(problem);
   if (!Use()) return;
   for (void** queue : {&stream_, &transfers_}) {
     cudaStream_t stream;

@@ -8,7 +8,7 @@
 
 namespace hearth {
 
-DeviceAdapters::Sizes DeviceAdapters::SizesOf(Product product) const {
+DeviceAdapters::Sizes DeviceAdapters::SizesOf(StepProduct product) const {
   const DeviceShape& s = *shape_;
   switch (product) {
     case kQkv:
@@ -30,7 +30,7 @@ const T* DeviceAdapters::Copy(const std::vector<T>& from) {
 }
 
 // `pairs`: for kGateUp two elements, one for each matrix, of which one may be null.
-DeviceLowRank DeviceAdapters::Upload(absl::Span<const LowRank* const> pairs, Product product) {
+DeviceLowRank DeviceAdapters::Upload(absl::Span<const LowRank* const> pairs, StepProduct product) {
   const auto columns = static_cast<size_t>(SizesOf(product).columns);
   DeviceLowRank low;
   for (const LowRank* pair : pairs) {
@@ -104,7 +104,7 @@ int DeviceAdapters::Add(absl::Span<const AdapterLayer> layers) {
   return static_cast<int>(number);
 }
 
-void DeviceAdapters::Launch(const LaunchRows& rows, int layer, Product product, const float* x,
+void DeviceAdapters::Launch(const LaunchRows& rows, int layer, StepProduct product, const float* x,
                             float* y) const {
   const Sizes sizes = SizesOf(product);
   LowRankInnerProgram inner = {};

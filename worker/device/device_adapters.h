@@ -12,13 +12,14 @@
 #include "worker/device/adapter_program.h"
 #include "worker/device/device.h"
 #include "worker/device/device_model.h"
+#include "worker/device/product_choice.h"
 #include "worker/kernels/layer.h"
 
 namespace hearth {
 
 class DeviceAdapters {
  public:
-  enum Product { kQkv, kOut, kGateUp, kDown, kProducts };
+  static constexpr int kProducts = kHead;  // the products of a layer
 
   // `rows`: maximum rows of a step.
   DeviceAdapters(Device* device, const DeviceShape* shape, int rows)
@@ -28,7 +29,7 @@ class DeviceAdapters {
   // captured before must not be replayed. REQUIRES: one AdapterLayer for each layer of the shape.
   int Add(absl::Span<const AdapterLayer> layers);
   // Returns whether any adapter changes the product.
-  bool Changes(Product product) const { return most_ranks_[product] > 0; }
+  bool Changes(StepProduct product) const { return most_ranks_[product] > 0; }
   // Buffer for the products of a step with the pair of matrices gate and up:
   // [rows][PaddedColumns(2 * intermediate)].
   float* pairs() const { return pairs_; }
@@ -40,14 +41,15 @@ class DeviceAdapters {
   };
   // Adds the products with the adapters. x: [rows][inputs of the product]. y: the results of the
   // matrix product, [rows][its outputs]; for kGateUp, the output of the gated GELU of pairs().
-  void Launch(const LaunchRows& rows, int layer, Product product, const float* x, float* y) const;
+  void Launch(const LaunchRows& rows, int layer, StepProduct product, const float* x,
+              float* y) const;
 
  private:
   struct Sizes {
     int inputs, outputs, columns;
   };
-  Sizes SizesOf(Product product) const;
-  DeviceLowRank Upload(absl::Span<const LowRank* const> pairs, Product product);
+  Sizes SizesOf(StepProduct product) const;
+  DeviceLowRank Upload(absl::Span<const LowRank* const> pairs, StepProduct product);
   template <typename T>
   const T* Copy(const std::vector<T>& from);
 

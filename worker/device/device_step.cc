@@ -243,11 +243,10 @@ void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, in
 }
 
 void DeviceStep::LaunchAdapters(const Form& form, int layer, StepProduct product) {
-  static_assert(int{DeviceAdapters::kQkv} == kQkv && int{DeviceAdapters::kDown} == kDown);
-  const auto of = static_cast<DeviceAdapters::Product>(product);
-  if (form.adapter_runs == 0 || !adapters_.Changes(of)) return;
+  if (form.adapter_runs == 0 || !adapters_.Changes(product)) return;
   const Ends ends = EndsOf(product);
-  adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, of, ends.x, ends.y);
+  adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, product, ends.x,
+                   ends.y);
 }
 
 // Launches a product and adds the products of adapters, which read and change rows in float32.
@@ -257,7 +256,7 @@ void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product)
   const bool is_pair = product == kGateUp;
   DeviceMatrix matrix = MatrixOf(product, layer);
   Ends ends = EndsOf(product);
-  const bool splits_pair = is_pair && adapters_.Changes(DeviceAdapters::kGateUp);
+  const bool splits_pair = is_pair && adapters_.Changes(kGateUp);
   if (splits_pair) {  // the products of both matrices, without GELU
     matrix.outputs = ends.y_stride = matrix.columns;
     ends.y = adapters_.pairs();

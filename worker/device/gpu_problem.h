@@ -11,39 +11,28 @@
 
 namespace hearth {
 
-struct GpuFacts {
-  // CUDA versions, 1000 * major + 10 * minor: the newest that the driver supports (0: there is no
-  // driver), and the version of this program
-  int driver = 0, program = 0;
-  int gpus = 0;       // number of GPUs that this process may use
-  const char* error;  // why the GPUs cannot be counted; used if `gpus` is 0
-};
-
-// Returns one line, or "" if GPU `number` exists and the driver supports this program.
-inline std::string GpuProblem(const GpuFacts& facts, int number) {
-  constexpr char kElse[] = ", or use --device cpu";
+// Returns one line, or "" if GPU `number` exists and the driver supports this program. `driver` and
+// `program`: CUDA versions, 1000 * major + 10 * minor; driver 0: there is no driver. `gpus`: number
+// of GPUs that this process may use. `error`: why `gpus` is 0.
+inline std::string GpuProblem(int driver, int program, int gpus, const char* error, int number) {
   const auto version = [](int cuda) { return absl::StrCat(cuda / 1000, ".", cuda % 1000 / 10); };
-  if (facts.driver == 0) {
-    return absl::StrCat(
+  std::string problem;
+  if (driver == 0) {
+    problem =
         "there is no NVIDIA driver: install it; in a container, use the NVIDIA runtime and request "
-        "a GPU",
-        kElse);
+        "a GPU";
+  } else if (driver / 1000 < program / 1000) {  // drivers support earlier and equal major versions
+    problem =
+        absl::StrCat("the NVIDIA driver supports CUDA ", version(driver),
+                     ", and this program needs CUDA ", version(program), ": update the driver");
+  } else if (gpus == 0) {
+    problem = absl::StrCat("there is no GPU (", error, "): check nvidia-smi and ",
+                           "CUDA_VISIBLE_DEVICES; in a container, request a GPU");
+  } else if (number >= gpus) {
+    problem = absl::StrCat("there is no GPU ", number, "; this process has ", gpus,
+                           ": use cuda:0 to cuda:", gpus - 1);
   }
-  // A driver supports programs of earlier and equal major versions.
-  if (facts.driver / 1000 < facts.program / 1000) {
-    return absl::StrCat("the NVIDIA driver supports CUDA ", version(facts.driver),
-                        ", and this program needs CUDA ", version(facts.program),
-                        ": update the driver", kElse);
-  }
-  if (facts.gpus == 0) {
-    return absl::StrCat("there is no GPU (", facts.error,
-                        "): check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, request a "
-                        "GPU",
-                        kElse);
-  }
-  if (number < facts.gpus) return "";
-  return absl::StrCat("there is no GPU ", number, "; this process has ", facts.gpus,
-                      ": use cuda:0 to cuda:", facts.gpus - 1);
+  return problem.empty() ? "" : problem + ", or use --device cpu";
 }
 
 }  // namespace hearth

@@ -48,8 +48,9 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
  protected:
   static constexpr int kAdapters = 3;
 
-  explicit DeviceAdapterTest(bool late = true) : device_(std::make_shared<CountingDevice>(late)) {
-    const std::string dir = NewTinyCheckpoint(Geometry(), "device_adapters");
+  explicit DeviceAdapterTest(bool late = true, const TinyGeometry& geometry = Geometry())
+      : device_(std::make_shared<CountingDevice>(late)) {
+    const std::string dir = NewTinyCheckpoint(geometry, "device_adapters");
     InvariantGemmaOptions options{1, 16};
     options.arithmetic = GetParam();
     models_[0] = InvariantGemma::Load(dir, options).value();
@@ -60,7 +61,7 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     for (int i = 0; i < kAdapters; ++i) {
       names_.push_back(folder_.File(absl::StrCat(i)));
       std::filesystem::create_directory(names_.back());
-      WriteTinyAdapter(Geometry(), adapters[i], names_.back());
+      WriteTinyAdapter(geometry, adapters[i], names_.back());
     }
   }
   ~DeviceAdapterTest() override { LateCopies::SetLate(false); }
@@ -191,11 +192,34 @@ TEST_P(DeviceAdapterTest, TooLittleMemoryIsError) {
               ::testing::HasSubstr("too little memory for the adapter"));
 }
 
+// A model whose steps of many rows use warpgroup instructions if no row has an adapter.
+class WideAdapterTest : public DeviceAdapterTest {
+ protected:
+  static TinyGeometry Wide() {
+    TinyGeometry geometry = Geometry();
+    geometry.hidden_size = 64;
+    geometry.intermediate_size = 448;
+    return geometry;
+  }
+  WideAdapterTest() : DeviceAdapterTest(true, Wide()) {}
+};
+
+TEST_P(WideAdapterTest, StepsOfManyRowsMatchCpuBits) {
+  ASSERT_TRUE(models_[1]->SelfTest("").ok());
+  LoadAdapters();
+  std::vector<Sequence> all;
+  for (int i = 0; i < 4; ++i) all.push_back(NewSequence(i));
+  Step(&all, {35});
+  Step(&all, {40, 5, 1, 3});
+  Step(&all, {33});
+}
+
 INSTANTIATE_TEST_SUITE_P(Arithmetics, DeviceAdapterTest,
                          testing::Values(Arithmetic::kFloat32, Arithmetic::kBFloat16),
                          [](const auto& info) {
                            return info.param == Arithmetic::kFloat32 ? "Float32" : "Bf16";
                          });
+INSTANTIATE_TEST_SUITE_P(Bf16, WideAdapterTest, testing::Values(Arithmetic::kBFloat16));
 
 }  // namespace
 }  // namespace hearth

@@ -17,14 +17,14 @@ using ::testing::Not;
 
 TEST(GpuProblem, EachProblemNamesItsRemedy) {
   const char* const error = "no CUDA-capable device is detected";
-  EXPECT_EQ(GpuProblem({13000, 13000, 2, error}, 1), "");
-  EXPECT_EQ(GpuProblem({12040, 12080, 1, error}, 0), "");  // the minor version may be older
-  EXPECT_THAT(GpuProblem({0, 13000, 0, error}, 0), HasSubstr("no NVIDIA driver: install it"));
-  EXPECT_THAT(GpuProblem({12040, 13000, 0, error}, 0),
+  EXPECT_EQ(GpuProblem(13000, 13000, 2, error, 1), "");
+  EXPECT_EQ(GpuProblem(12040, 12080, 1, error, 0), "");  // the minor version may be older
+  EXPECT_THAT(GpuProblem(0, 13000, 0, error, 0), HasSubstr("no NVIDIA driver: install it"));
+  EXPECT_THAT(GpuProblem(12040, 13000, 0, error, 0),
               HasSubstr("supports CUDA 12.4, and this program needs CUDA 13.0: update the driver"));
-  EXPECT_THAT(GpuProblem({13000, 13000, 0, error}, 0),
+  EXPECT_THAT(GpuProblem(13000, 13000, 0, error, 0),
               AllOf(HasSubstr(error), HasSubstr("check nvidia-smi")));
-  EXPECT_THAT(GpuProblem({13000, 13000, 2, error}, 2),
+  EXPECT_THAT(GpuProblem(13000, 13000, 2, error, 2),
               HasSubstr("there is no GPU 2; this process has 2: use cuda:0 to cuda:1"));
 }
 

@@ -22,10 +22,12 @@ class LateObjectTest : public testing::Test {
   LateObjectTest() {
     TinyGeometry geometry;
     geometry.bfloat16 = true;
+    static const std::string* const dir =
+        new std::string(NewTinyCheckpoint(geometry, "late_object"));
     InvariantGemmaOptions options{1, 16};
-    cpu_ = InvariantGemma::Load(ModelDir(geometry), options).value();
+    cpu_ = InvariantGemma::Load(*dir, options).value();
     options.device = device_;
-    gemma_ = InvariantGemma::Load(ModelDir(geometry), options).value();
+    gemma_ = InvariantGemma::Load(*dir, options).value();
     layout_ = LayoutOf(cpu_->config(), KvDtype::kFloat32, 16, Exactness::kInvariant);
   }
   std::unique_ptr<StagedSnapshots> Stage(const std::vector<uint32_t>& kept, bool on_device) {

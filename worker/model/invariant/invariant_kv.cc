@@ -251,6 +251,11 @@ void InvariantKv::StartIncoming() {
     }
     arrivals_->Record();
   }
+  // The owner of other device memory may overwrite it after the restore.
+  const bool lent = std::any_of(incoming_.begin(), incoming_.end(), [](const Incoming& object) {
+    return object.way == CopyWay::kWithin;
+  });
+  if (lent && !arrivals_->Wait()) throw DeviceError("device: a restore's copy failed");
   incoming_.clear();
 }
 
