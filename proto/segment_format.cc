@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "hearthsegment\r\n\x1a";
-constexpr uint32_t kHostVersion = 1, kDeviceVersion = 2;
+constexpr uint32_t kHostVersion = 1, kDeviceVersion = 3;  // 2: a CUDA IPC handle in the header
 constexpr uint64_t kMaxDataBytes = uint64_t{1} << 50;
 constexpr char kCutShort[] = "the header of the segment is cut short";
 
@@ -31,7 +31,7 @@ std::string EncodeSegmentHeader(const SegmentLayout& layout) {
   out.append(layout.id.begin(), layout.id.end());
   if (layout.device.has_value()) {
     out.append(layout.device->device.begin(), layout.device->device.end());
-    out.append(layout.device->memory.begin(), layout.device->memory.end());
+    AppendU64(&out, layout.device->bytes);
   }
   assert(out.size() <= kSegmentHeaderBytes);
   out.resize(kSegmentHeaderBytes, '\0');
@@ -58,15 +58,15 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
   if (version == kDeviceVersion) {
     DeviceMemoryHandle& handle = layout.device.emplace();
     const absl::string_view device = reader.Bytes(handle.device.size(), "device");
-    const absl::string_view memory = reader.Bytes(handle.memory.size(), "memory");
     std::copy(device.begin(), device.end(), handle.device.begin());
-    std::copy(memory.begin(), memory.end(), handle.memory.begin());
+    handle.bytes = reader.U64("bytes on the device");
   }
   layout.data_bytes = data_bytes;
   std::copy(id.begin(), id.end(), layout.id.begin());
   if (granule != kSegmentGranuleBytes || data_bytes == 0 || data_bytes > kMaxDataBytes ||
       data_bytes % kSegmentGranuleBytes != 0 || data_offset != layout.data_offset() ||
-      file_bytes != layout.file_bytes()) {
+      file_bytes != layout.file_bytes() ||
+      (layout.device.has_value() && layout.device->bytes < data_bytes)) {
     return refuse("the header of the segment contradicts itself or the file's size");
   }
   return layout;

@@ -6,7 +6,7 @@
 // granules, and has the generation of its first granule. The store changes the generation before it
 // changes any byte of the range. So if a reader finds the same generation before and after its
 // copy, it has copied the slice that the store named. If the data is in the memory of a device, the
-// header says how to map it, and the file ends after the table (docs/dev/decisions.md, D10, D11).
+// header says which device, and the file ends after the table (docs/dev/decisions.md, D10, D11).
 // Thread safety: pure functions; generations are atomics.
 #ifndef HEARTH_PROTO_SEGMENT_FORMAT_H_
 #define HEARTH_PROTO_SEGMENT_FORMAT_H_
@@ -29,10 +29,11 @@ inline constexpr uint64_t kSegmentDataAlignment = uint64_t{2} << 20;
 
 using SegmentId = std::array<uint8_t, 16>;  // random bytes, new for every segment
 
-// Names memory of a CUDA device, so that other processes of the host can map it.
+// Describes memory of a CUDA device that other processes of the host can map. They receive its file
+// descriptor over the socket, after the segment's own.
 struct DeviceMemoryHandle {
   std::array<uint8_t, 16> device{};  // UUID of the device
-  std::array<uint8_t, 64> memory{};  // a cudaIpcMemHandle_t
+  uint64_t bytes = 0;                // size of the memory, at least that of the segment's data
 };
 
 struct SegmentLayout {

@@ -3,6 +3,7 @@
 //   gpu_probes [TURNS]
 // Prints a line of JSON for each measurement: {"row": ..., "unit": ..., "values": [...]}, or "why"
 // if it is not possible. If there is no device, prints one line and exits with 2.
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -223,93 +224,82 @@ void DependentLaunches() {
   cudaFree(weights), cudaFree(data);
 }
 
-// Runs in a second process: checks that it can read the memory which `kind` and `handle` name, and
-// that the contents are right.
-int Reader(const std::string& kind, const char* handle) {
-  void* data = nullptr;
-  if (kind == "ipc") {
-    cudaIpcMemHandle_t memory;
-    for (size_t i = 0; i < sizeof(memory); ++i) {
-      unsigned byte = 0;
-      std::sscanf(handle + 2 * i, "%2x", &byte);
-      reinterpret_cast<unsigned char*>(&memory)[i] = static_cast<unsigned char>(byte);
-    }
-    if (cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
-      return 1;
-  } else {
-    int fd = 0, used = 0;
-    std::sscanf(handle, "%d:%n", &fd, &used);
-    cudaMemPool_t pool;
-    cudaMemPoolPtrExportData pointer;
-    for (size_t i = 0; i < sizeof(pointer); ++i) {
-      unsigned byte = 0;
-      std::sscanf(handle + used + 2 * i, "%2x", &byte);
-      reinterpret_cast<unsigned char*>(&pointer)[i] = static_cast<unsigned char>(byte);
-    }
-    void* shared = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-    if (cudaMemPoolImportFromShareableHandle(&pool, shared, cudaMemHandleTypePosixFileDescriptor,
-                                             0) != cudaSuccess)
-      return 1;
-    cudaMemAccessDesc access = {{cudaMemLocationTypeDevice, 0}, cudaMemAccessFlagsProtReadWrite};
-    cudaMemPoolSetAccess(pool, &access, 1);
-    if (cudaMemPoolImportPointer(&data, pool, &pointer) != cudaSuccess) return 1;
+// Returns a function of the driver, or null. It is looked up when the program runs, so that the
+// program also starts on a machine without the driver.
+template <typename Function>
+Function Driver(const char* name) {
+  void* found = nullptr;
+  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, nullptr);
+  return reinterpret_cast<Function>(found);
+}
+#define DRIVER(name) Driver<decltype(&name)>(#name)
+
+// Maps an allocation at new addresses. Returns null if this fails.
+void* Map(CUmemGenericAllocationHandle memory, size_t bytes, CUmemAccess_flags access) {
+  CUdeviceptr address = 0;
+  CUmemAccessDesc allowed = {};
+  allowed.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  allowed.flags = access;
+  if (DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0) != CUDA_SUCCESS ||
+      DRIVER(cuMemMap)(address, bytes, 0, memory, 0) != CUDA_SUCCESS ||
+      DRIVER(cuMemSetAccess)(address, bytes, &allowed, 1) != CUDA_SUCCESS) {
+    return nullptr;
   }
+  return reinterpret_cast<void*>(address);
+}
+
+// Runs in a second process: checks that it can read the memory of the inherited file descriptor,
+// and that the contents are right.
+int Reader(const char* descriptor, const char* bytes) {
+  if (cudaFree(nullptr) != cudaSuccess) return 1;
+  CUmemGenericAllocationHandle memory = 0;
+  void* const shared = reinterpret_cast<void*>(static_cast<intptr_t>(std::atoi(descriptor)));
+  if (DRIVER(cuMemImportFromShareableHandle)(
+          &memory, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS) {
+    return 1;
+  }
+  const void* const data =
+      Map(memory, std::strtoull(bytes, nullptr, 10), CU_MEM_ACCESS_FLAGS_PROT_READ);
   std::vector<unsigned char> back(kShared);
-  if (cudaMemcpy(back.data(), data, kShared, cudaMemcpyDeviceToHost) != cudaSuccess) return 1;
+  if (data == nullptr ||
+      cudaMemcpy(back.data(), data, kShared, cudaMemcpyDeviceToHost) != cudaSuccess)
+    return 1;
   return back[0] == 0x5a && back[kShared - 1] == 0x5a ? 0 : 1;
 }
 
-std::string Hex(const void* bytes, size_t count) {
-  std::string hex;
-  for (size_t i = 0; i < count; ++i) {
-    char two[3];
-    std::snprintf(two, sizeof(two), "%02x", static_cast<const unsigned char*>(bytes)[i]);
-    hex += two;
-  }
-  return hex;
-}
-
 // Starts this program again as the reader, because a CUDA context does not survive fork.
-void Share(const char* row, const char* kind, cudaError_t made, const std::string& handle) {
-  int status = -1;
-  if (made == cudaSuccess) {
+void Share() {
+  CUmemAllocationProp wanted = {};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  size_t bytes = 0;
+  int fd = -1, status = -1;
+  CUmemGenericAllocationHandle memory = 0;
+  void* data = nullptr;
+  if (DRIVER(cuMemGetAllocationGranularity)(&bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
+          CUDA_SUCCESS &&
+      DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0) == CUDA_SUCCESS &&
+      DRIVER(cuMemExportToShareableHandle)(&fd, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                           0) == CUDA_SUCCESS) {
+    data = Map(memory, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  }
+  if (data != nullptr && cudaMemset(data, 0x5a, kShared) == cudaSuccess &&
+      cudaDeviceSynchronize() == cudaSuccess) {
+    fcntl(fd, F_SETFD, 0);  // the reader process inherits the file descriptor
     const pid_t child = fork();
     if (child == 0) {
-      execl("/proc/self/exe", "gpu_probes", "--reader", kind, handle.c_str(), nullptr);
+      execl("/proc/self/exe", "gpu_probes", "--reader", std::to_string(fd).c_str(),
+            std::to_string(bytes).c_str(), nullptr);
       _exit(127);
     }
     waitpid(child, &status, 0);
   }
-  std::printf("{\"row\": \"%s\", \"unit\": \"works\", \"values\": [%d]}\n", row,
-              status == 0 ? 1 : 0);
+  std::printf(
+      "{\"row\": \"shared with another process: file of an allocation\", "
+      "\"unit\": \"works\", \"values\": [%d]}\n",
+      status == 0 ? 1 : 0);
   cudaGetLastError();
-}
-
-void Shares() {
-  void* data = nullptr;
-  Require(cudaMalloc(&data, kShared), "shared memory");
-  Require(cudaMemset(data, 0x5a, kShared), "shared memory");
-  Require(cudaDeviceSynchronize(), "shared memory");
-  cudaIpcMemHandle_t memory;
-  const cudaError_t ipc = cudaIpcGetMemHandle(&memory, data);
-  Share("shared with another process: IPC handle", "ipc", ipc, Hex(&memory, sizeof(memory)));
-  cudaMemPoolProps properties = {};
-  properties.allocType = cudaMemAllocationTypePinned;
-  properties.handleTypes = cudaMemHandleTypePosixFileDescriptor;
-  properties.location = {cudaMemLocationTypeDevice, 0};
-  cudaMemPool_t pool = nullptr;
-  cudaMemPoolPtrExportData pointer = {};
-  int fd = -1;
-  cudaError_t error = cudaMemPoolCreate(&pool, &properties);
-  if (error == cudaSuccess) error = cudaMallocFromPoolAsync(&data, kShared, pool, nullptr);
-  if (error == cudaSuccess) error = cudaMemset(data, 0x5a, kShared);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
-  if (error == cudaSuccess)
-    error = cudaMemPoolExportToShareableHandle(&fd, pool, cudaMemHandleTypePosixFileDescriptor, 0);
-  if (error == cudaSuccess) error = cudaMemPoolExportPointer(&pointer, data);
-  if (fd >= 0) fcntl(fd, F_SETFD, 0);  // the reader process inherits the file descriptor
-  Share("shared with another process: file of a pool", "pool", error,
-        std::to_string(fd) + ":" + Hex(&pointer, sizeof(pointer)));
 }
 
 }  // namespace
@@ -325,7 +315,7 @@ int main(int argc, char** argv) {
   }
   Bandwidths();
   Launches();
-  Shares();
+  Share();
   DependentLaunches();
   return 0;
 }

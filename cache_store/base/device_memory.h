@@ -1,7 +1,7 @@
 // DeviceMemory: one allocation of an accelerator's memory, with copies into and out of it.
 // ImportedMemory: such an allocation of another process.
 //
-// Implemented with the CUDA runtime (cuda_memory.h); tests implement both with host memory. Thread
+// Implemented with CUDA (cuda_memory.h); tests implement both with host memory. Thread
 // safety: one thread at a time may copy; any thread may call the other methods. Errors: after
 // kUnavailable the device is lost, and every later call fails. After any other error, bytes outside
 // the range of the failed call are unchanged.
@@ -13,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,6 +20,13 @@
 #include "proto/segment_format.h"
 
 namespace hearth {
+
+// Memory that other processes of this host can map. The file descriptor belongs to the
+// DeviceMemory.
+struct ExportedMemory {
+  DeviceMemoryHandle handle;
+  int fd = -1;
+};
 
 class DeviceMemory {
  public:
@@ -38,24 +44,24 @@ class DeviceMemory {
   virtual absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) = 0;
   virtual absl::Status Wait() = 0;
 
-  // Returns a handle with which another process of this host can map the memory.
-  virtual absl::StatusOr<DeviceMemoryHandle> Export() = 0;
+  // Returns what another process of this host needs to map the memory.
+  virtual absl::StatusOr<ExportedMemory> Export() = 0;
 };
 
-// Device memory of another process, mapped into this one. Thread safety: any thread.
+// Device memory of another process, mapped into this one, read only. It exists as long as any
+// process maps it, even if the other process is killed. Thread safety: any thread. REQUIRES of the
+// destructor: all reads have ended.
 class ImportedMemory {
  public:
   virtual ~ImportedMemory() = default;
-  // Copies ranges of the other process's memory to memory of this process on the same device.
-  // Returns after the copies have ended. A copy is freed with its last owner. REQUIRES: the ranges
-  // lie inside the memory.
-  virtual absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
-      absl::Span<const SegmentRange> ranges) = 0;
+  // The device address of the memory in this process.
+  virtual const std::byte* data() const = 0;
 };
-// Maps exported memory. kFailedPrecondition: the memory is on a different device than this process
-// uses.
+// Maps exported memory; the caller may then close `fd`. kFailedPrecondition: the memory is on a
+// different device than this process uses. Other errors: `fd` is not memory of `handle.bytes`
+// bytes.
 using ImportDevice = std::function<absl::StatusOr<std::unique_ptr<ImportedMemory>>(
-    const DeviceMemoryHandle& handle)>;
+    const DeviceMemoryHandle& handle, int fd)>;
 
 // An object's copy in device memory: the object's slices back to back, in layer order. The copy
 // stays in place while a DeviceRef to it exists.

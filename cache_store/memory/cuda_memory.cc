@@ -1,6 +1,9 @@
 #include "cache_store/memory/cuda_memory.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <cassert>
 #include <cstring>
@@ -24,20 +27,81 @@ absl::Status Failed(const char* what, cudaError_t error) {
   return absl::InternalError(text);
 }
 
+// Calls a function of the driver. It is looked up here, so that the program also starts on a
+// machine without the driver. The driver's errors have the runtime's numbers.
+template <typename Function, typename... Arguments>
+absl::Status CallDriver(const char* name, Arguments... arguments) {
+  void* found = nullptr;
+  cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, nullptr);
+  if (error == cudaSuccess && found == nullptr) error = cudaErrorNotSupported;
+  if (error == cudaSuccess) {
+    error = static_cast<cudaError_t>(reinterpret_cast<Function>(found)(arguments...));
+  }
+  return error == cudaSuccess ? absl::OkStatus() : Failed(name, error);
+}
+#define HEARTH_CALL_DRIVER(function, ...) CallDriver<decltype(&function)>(#function, __VA_ARGS__)
+
+// Makes `index` the thread's current device, and creates its primary context.
+absl::Status Use(int index) {
+  cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess) error = cudaFree(nullptr);
+  return error == cudaSuccess ? absl::OkStatus() : Failed("cudaSetDevice", error);
+}
+
+// Addresses of this process for a whole allocation, which keep the allocation.
+class Mapping {
+ public:
+  explicit Mapping(int index) : index_(index) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+  // `bytes`: the size of the allocation, or less; a multiple of the driver's granularity.
+  absl::Status Map(CUmemGenericAllocationHandle allocation, uint64_t bytes,
+                   CUmemAccess_flags access);
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+
+ private:
+  const int index_;
+  uint64_t bytes_ = 0;
+  CUdeviceptr address_ = 0;
+};
+
+Mapping::~Mapping() {
+  if (address_ == 0) return;
+  cudaSetDevice(index_);
+  HEARTH_CALL_DRIVER(cuMemUnmap, address_, bytes_).IgnoreError();
+  HEARTH_CALL_DRIVER(cuMemAddressFree, address_, bytes_).IgnoreError();
+}
+
+absl::Status Mapping::Map(CUmemGenericAllocationHandle allocation, uint64_t bytes,
+                          CUmemAccess_flags access) {
+  assert(address_ == 0);
+  bytes_ = bytes;
+  CUmemAccessDesc allowed = {};
+  allowed.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  allowed.location.id = index_;
+  allowed.flags = access;
+  absl::Status status = HEARTH_CALL_DRIVER(cuMemAddressReserve, &address_, bytes, 0, 0, 0);
+  if (status.ok()) status = HEARTH_CALL_DRIVER(cuMemMap, address_, bytes, 0, allocation, 0);
+  if (status.ok()) status = HEARTH_CALL_DRIVER(cuMemSetAccess, address_, bytes, &allowed, 1);
+  return status;
+}
+
 class CudaMemory final : public DeviceMemory {
  public:
   CudaMemory(int index, std::string name, uint64_t bytes)
-      : index_(index), name_(std::move(name)), bytes_(bytes) {}
+      : index_(index), name_(std::move(name)), bytes_(bytes), mapping_(index) {}
   ~CudaMemory() override;
 
   absl::Status Allocate();
   std::string name() const override { return name_; }
-  const std::byte* data() const override { return data_; }
+  const std::byte* data() const override { return mapping_.data(); }
   uint64_t size_bytes() const override { return bytes_; }
   absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) override;
   absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) override;
   absl::Status Wait() override;
-  absl::StatusOr<DeviceMemoryHandle> Export() override;
+  absl::StatusOr<ExportedMemory> Export() override { return exported_; }
 
  private:
   absl::Status StartCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -45,26 +109,57 @@ class CudaMemory final : public DeviceMemory {
   const int index_;
   const std::string name_;
   const uint64_t bytes_;
-  std::byte* data_ = nullptr;
+  Mapping mapping_;
+  ExportedMemory exported_;
   cudaStream_t stream_ = nullptr;
 };
 
 CudaMemory::~CudaMemory() {
   cudaSetDevice(index_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  if (data_ != nullptr) cudaFree(data_);
+  if (stream_ != nullptr) {
+    cudaStreamSynchronize(stream_);  // unmapping does not wait for copies
+    cudaStreamDestroy(stream_);
+  }
+  if (exported_.fd >= 0) close(exported_.fd);
 }
 
 absl::Status CudaMemory::Allocate() {
-  cudaError_t error = cudaSetDevice(index_);
-  if (error != cudaSuccess) return Failed("cudaSetDevice", error);
-  void* data = nullptr;
-  error = cudaMalloc(&data, bytes_);
-  if (error != cudaSuccess) return Failed("cudaMalloc", error);
-  data_ = static_cast<std::byte*>(data);
+  if (absl::Status status = Use(index_); !status.ok()) return status;
+  size_t free_bytes = 0, all_bytes = 0;
+  cudaDeviceProp properties;
+  cudaError_t error = cudaMemGetInfo(&free_bytes, &all_bytes);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
   // Use a stream of its own: libtorch computes on the default stream.
-  error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
-  if (error != cudaSuccess) return Failed("cudaStreamCreate", error);
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  if (error != cudaSuccess) return Failed("cudaMemGetInfo", error);
+  if (bytes_ > free_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(name_, ": free bytes: ", free_bytes, " of ",
+                                                     all_bytes, "; ", bytes_, " are wanted"));
+  }
+  CUmemAllocationProp wanted = {};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  wanted.location.id = index_;
+  size_t granule = 0;
+  absl::Status status = HEARTH_CALL_DRIVER(cuMemGetAllocationGranularity, &granule, &wanted,
+                                           CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (!status.ok()) return status;
+  const uint64_t bytes = (bytes_ + granule - 1) / granule * granule;
+  CUmemGenericAllocationHandle allocation = 0;
+  status = HEARTH_CALL_DRIVER(cuMemCreate, &allocation, bytes, &wanted, 0);
+  if (!status.ok()) return status;
+  status = mapping_.Map(allocation, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (status.ok()) {
+    status = HEARTH_CALL_DRIVER(cuMemExportToShareableHandle, &exported_.fd, allocation,
+                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  }
+  status.Update(HEARTH_CALL_DRIVER(cuMemRelease, allocation));
+  if (!status.ok()) return status;
+  fcntl(exported_.fd, F_SETFD, FD_CLOEXEC);
+  static_assert(sizeof(exported_.handle.device) == sizeof(properties.uuid));
+  std::memcpy(exported_.handle.device.data(), &properties.uuid, sizeof(properties.uuid));
+  exported_.handle.bytes = bytes;
   return absl::OkStatus();
 }
 
@@ -77,12 +172,12 @@ absl::Status CudaMemory::StartCopy(void* to, const void* from, size_t bytes, cud
 
 absl::Status CudaMemory::StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) {
   assert(offset <= bytes_ && from.size() <= bytes_ - offset);
-  return StartCopy(data_ + offset, from.data(), from.size(), cudaMemcpyHostToDevice);
+  return StartCopy(mapping_.data() + offset, from.data(), from.size(), cudaMemcpyHostToDevice);
 }
 
 absl::Status CudaMemory::StartCopyOut(uint64_t offset, absl::Span<std::byte> to) {
   assert(offset <= bytes_ && to.size() <= bytes_ - offset);
-  return StartCopy(to.data(), data_ + offset, to.size(), cudaMemcpyDeviceToHost);
+  return StartCopy(to.data(), mapping_.data() + offset, to.size(), cudaMemcpyDeviceToHost);
 }
 
 absl::Status CudaMemory::Wait() {
@@ -91,87 +186,44 @@ absl::Status CudaMemory::Wait() {
   return error == cudaSuccess ? absl::OkStatus() : Failed("cudaStreamSynchronize", error);
 }
 
-absl::StatusOr<DeviceMemoryHandle> CudaMemory::Export() {
-  DeviceMemoryHandle handle;
-  cudaIpcMemHandle_t memory;
-  cudaDeviceProp properties;
-  cudaError_t error = cudaSetDevice(index_);
-  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
-  if (error == cudaSuccess) error = cudaIpcGetMemHandle(&memory, data_);
-  if (error != cudaSuccess) return Failed("cudaIpcGetMemHandle", error);
-  static_assert(sizeof(handle.memory) == sizeof(memory));
-  static_assert(sizeof(handle.device) == sizeof(properties.uuid));
-  std::memcpy(handle.memory.data(), &memory, sizeof(memory));
-  std::memcpy(handle.device.data(), &properties.uuid, sizeof(properties.uuid));
-  return handle;
-}
-
 class ImportedCudaMemory final : public ImportedMemory {
  public:
-  explicit ImportedCudaMemory(int index) : index_(index) {}
-  ~ImportedCudaMemory() override;
-  absl::Status Map(const DeviceMemoryHandle& handle);
-  absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
-      absl::Span<const SegmentRange> ranges) override;
+  explicit ImportedCudaMemory(int index) : index_(index), mapping_(index) {}
+  absl::Status Map(const DeviceMemoryHandle& handle, int fd);
+  const std::byte* data() const override { return mapping_.data(); }
 
  private:
   const int index_;
-  std::byte* data_ = nullptr;
+  Mapping mapping_;
 };
 
-ImportedCudaMemory::~ImportedCudaMemory() {
-  cudaSetDevice(index_);
-  if (data_ != nullptr) cudaIpcCloseMemHandle(data_);
-}
-
-absl::Status ImportedCudaMemory::Map(const DeviceMemoryHandle& handle) {
+absl::Status ImportedCudaMemory::Map(const DeviceMemoryHandle& handle, int fd) {
+  if (absl::Status status = Use(index_); !status.ok()) return status;
   cudaDeviceProp properties;
-  cudaError_t error = cudaSetDevice(index_);
-  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
+  const cudaError_t error = cudaGetDeviceProperties(&properties, index_);
   if (error != cudaSuccess) return Failed("cudaGetDeviceProperties", error);
   if (std::memcmp(handle.device.data(), &properties.uuid, sizeof(properties.uuid)) != 0) {
     return absl::FailedPreconditionError(
         "the store's gpu tier is on a different GPU than this process uses");
   }
-  cudaIpcMemHandle_t memory;
-  std::memcpy(&memory, handle.memory.data(), sizeof(memory));
-  void* data = nullptr;
-  error = cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess);
-  if (error != cudaSuccess) return Failed("cudaIpcOpenMemHandle", error);
-  data_ = static_cast<std::byte*>(data);
-  return absl::OkStatus();
-}
-
-// Copies and allocates on the calling thread's own stream, so that callers wait neither for each
-// other nor for libtorch.
-absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> ImportedCudaMemory::Copy(
-    absl::Span<const SegmentRange> ranges) {
-  const cudaStream_t stream = cudaStreamPerThread;
-  std::vector<std::shared_ptr<const std::byte>> copies;
-  cudaError_t error = cudaSetDevice(index_);
-  for (const SegmentRange& range : ranges) {
-    void* to = nullptr;
-    if (error == cudaSuccess) error = cudaMallocAsync(&to, range.bytes, stream);
-    if (error != cudaSuccess) break;
-    copies.emplace_back(static_cast<const std::byte*>(to), [index = index_](const std::byte* copy) {
-      cudaSetDevice(index);
-      cudaFreeAsync(const_cast<std::byte*>(copy), cudaStreamPerThread);
-    });
-    error =
-        cudaMemcpyAsync(to, data_ + range.offset, range.bytes, cudaMemcpyDeviceToDevice, stream);
-  }
-  const cudaError_t ended = cudaStreamSynchronize(stream);
-  if (error == cudaSuccess) error = ended;
-  if (error != cudaSuccess) return Failed("copying from the store's gpu tier", error);
-  return copies;
+  CUmemGenericAllocationHandle allocation = 0;
+  absl::Status status = HEARTH_CALL_DRIVER(cuMemImportFromShareableHandle, &allocation,
+                                           reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (!status.ok()) return status;
+  // Fails if the allocation is smaller.
+  status = mapping_.Map(allocation, handle.bytes, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  status.Update(HEARTH_CALL_DRIVER(cuMemRelease, allocation));
+  return status;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
-                                                                 const DeviceMemoryHandle& handle) {
+                                                                 const DeviceMemoryHandle& handle,
+                                                                 int fd) {
   auto memory = std::make_unique<ImportedCudaMemory>(index);
-  if (absl::Status status = memory->Map(handle); !status.ok()) return status;
+  if (absl::Status status = memory->Map(handle, fd); !status.ok()) return status;
   return memory;
 }
 

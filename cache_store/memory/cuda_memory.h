@@ -1,5 +1,6 @@
-// Implements DeviceMemory and ImportedMemory with the CUDA runtime. In a build without the CUDA
-// toolkit, these functions return an error.
+// Implements DeviceMemory and ImportedMemory with CUDA: memory that has a file descriptor, which
+// another process maps with read access only. In a build without the CUDA toolkit, these functions
+// return an error.
 #ifndef HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 #define HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 
@@ -16,9 +17,10 @@ namespace hearth {
 // the machine has no such device. kResourceExhausted: the device has too little free memory.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t bytes);
 
-// Maps memory that another process of this host exported on device `index`.
+// Maps memory that another process of this host exported on device `index`. Does not keep `fd`.
 absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
-                                                                 const DeviceMemoryHandle& handle);
+                                                                 const DeviceMemoryHandle& handle,
+                                                                 int fd);
 
 }  // namespace hearth
 

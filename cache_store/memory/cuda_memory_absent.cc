@@ -14,7 +14,8 @@ absl::Status Absent() {
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int, uint64_t) { return Absent(); }
 
-absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int, const DeviceMemoryHandle&) {
+absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int, const DeviceMemoryHandle&,
+                                                                 int) {
   return Absent();
 }
 

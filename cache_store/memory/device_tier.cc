@@ -26,15 +26,17 @@ struct DeviceTier::Pool {
     absl::MutexLock lock(&mu);
     free.Free(0, layout.data_bytes);
     if (!shared) return;
-    const absl::StatusOr<DeviceMemoryHandle> handle = memory->Export();
-    if (!handle.ok()) return;
-    layout.device = *handle;
+    const absl::StatusOr<ExportedMemory> exported = memory->Export();
+    if (!exported.ok()) return;
+    layout.device = exported->handle;
+    memory_fd = exported->fd;
     absl::StatusOr<std::unique_ptr<SegmentFile>> file = SegmentFile::Create(layout);
     if (file.ok()) segment = *std::move(file);
   }
 
   const std::shared_ptr<DeviceMemory> memory;
   std::unique_ptr<SegmentFile> segment;  // null: the memory is not shared with other processes
+  int memory_fd = -1;                    // belongs to `memory`
   absl::Mutex mu;
   RangeAllocator free ABSL_GUARDED_BY(mu);
 };
@@ -43,6 +45,11 @@ DeviceTier::DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, boo
     : pool_(std::make_shared<Pool>(std::move(memory), shared)), on_lost_(std::move(on_lost)) {}
 
 const SegmentFile* DeviceTier::segment() const { return pool_->segment.get(); }
+
+int DeviceTier::memory_fd() const {
+  assert(pool_->segment != nullptr);
+  return pool_->memory_fd;
+}
 
 DeviceRef DeviceTier::Find(uint64_t object) {
   absl::MutexLock lock(&mu_);

@@ -43,6 +43,9 @@ class DeviceTier {
 
   // Returns the shared segment; null if the memory is not shared, or cannot be shared.
   const SegmentFile* segment() const;
+  // Returns the descriptor with which other processes map the device memory. REQUIRES: segment() is
+  // not null.
+  int memory_fd() const;
 
   // Returns the object's copy, and marks it as just used. Null if the object has no copy.
   DeviceRef Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);

@@ -157,10 +157,11 @@ struct StoreStats {
   uint64_t Of(Counter counter) const { return counters.at(CounterName(counter)); }
 };
 
-// A tier's memory, which other processes may map. The store owns the descriptor.
+// A tier's memory, which other processes may map. The store owns the descriptors.
 struct SharedMemory {
-  int fd = -1;
+  int fd = -1;  // the segment
   SegmentLayout layout;
+  int device_fd = -1;  // the data of a segment in device memory; -1: the data is in the segment
 };
 
 class StoreAdmin {

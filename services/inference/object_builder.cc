@@ -36,6 +36,7 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
     slot.object->slice_digests = std::move(announced[i].slice_digests);
     slot.object->size_bytes = slices * layout.SliceBytes(needed[i].tokens);
     slot.object->device_bytes = std::move(announced[i].device_bytes);
+    slot.object->check_device_bytes = std::move(announced[i].check_device_bytes);
     builder.whole_bytes_ += slot.object->size_bytes;
     if (slot.object->device_bytes != nullptr && needed[i].tokens == layout.chunk_tokens) {
       slot.filled_bytes.assign(slices, layout.SliceBytes(needed[i].tokens));

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,6 +32,7 @@ class ObjectBuilder {
     // The object's bytes on this process's device; null: not there. If set, the stream has no
     // slices of the object. The exception is a remainder: the host needs its bytes too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
+    std::function<absl::Status()> check_device_bytes = nullptr;
   };
   // kFailedPrecondition if, under `layout`, `boundary` needs objects other than `announced`.
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,

@@ -112,41 +112,50 @@ absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& se
 }
 
 // Maps the shared memory segment that a store offers. Returns OK if the next fetch can use it.
-absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
+absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client,
+                       bool* is_new = nullptr) {
   SegmentId id;
   if (offer.id().size() != id.size()) {
     return absl::FailedPreconditionError(
         absl::StrCat("plan: segment.id must be a whole id; got ", offer.id().size(), " bytes"));
   }
   std::copy(offer.id().begin(), offer.id().end(), id.begin());
-  return client->MapOffered(offer.socket(), id);
+  return client->MapOffered(offer.socket(), id, is_new);
 }
 
-// Copies the objects that a plan shares on the device to this worker's own device memory, and adds
-// their bytes to `announced`, for a new builder. Digests cannot be checked. Errors: those of
-// CopyShared.
-absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
-                            const MappedSegment& device, const SegmentClient& devices,
+// Adds the objects that a plan shares on the device to `announced`, for a new builder. They refer
+// to the store's memory in place, and keep `call`, whose end is the end of the lease. The store may
+// let the lease expire, so their reader checks the range after it has copied them; `count` gets an
+// error of this check. Digests cannot be checked. Errors: those of CopyShared.
+absl::Status LendFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
+                            const std::shared_ptr<const MappedSegment>& device,
+                            const std::shared_ptr<StoreStream>& call,
+                            const std::function<void(const absl::Status&)>& count,
                             std::vector<ObjectBuilder::Announced>* announced) {
   const int objects = shared.objects_size();
   if (shared.offsets_size() != objects || shared.generations_size() != objects) {
     return absl::FailedPreconditionError("plan: the lists of device objects differ in length");
   }
-  std::vector<SegmentRange> ranges;
   for (int i = 0; i < objects; ++i) {
     if (shared.objects(i) >= announced->size()) {
       return absl::FailedPreconditionError(
           absl::StrCat("plan: there is no device object ", shared.objects(i),
                        "; objects in the plan: ", announced->size()));
     }
-    const ObjectId& id = (*announced)[shared.objects(i)].id;
-    ranges.push_back(
-        {shared.offsets(i), layout.ObjectBytes(id.tokens, id.group), shared.generations(i)});
-  }
-  auto copies = devices.CopyOnDevice(device, ranges);
-  if (!copies.ok()) return copies.status();
-  for (int i = 0; i < objects; ++i) {
-    (*announced)[shared.objects(i)].device_bytes = std::move((*copies)[i]);
+    ObjectBuilder::Announced& object = (*announced)[shared.objects(i)];
+    const SegmentRange range{shared.offsets(i),
+                             layout.ObjectBytes(object.id.tokens, object.id.group),
+                             shared.generations(i)};
+    if (absl::Status status = device->Check(range); !status.ok()) return status;
+    const auto lent = std::make_shared<
+        std::pair<std::shared_ptr<const MappedSegment>, std::shared_ptr<StoreStream>>>(device,
+                                                                                       call);
+    object.device_bytes = {lent, device->At(range)};
+    object.check_device_bytes = [device, range, count] {
+      absl::Status status = device->Check(range);
+      count(status);
+      return status;
+    };
   }
   return absl::OkStatus();
 }
@@ -389,9 +398,14 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::AskForPlan(const v1::FetchReque
 
 void RemotePrefixCache::TakeOffers(const v1::FetchPlan& plan) {
   if (plan.has_segment()) CountFallback(TakeOffer(plan.segment(), &segments_));
-  if (plan.has_device_segment() && reads_device_) {
-    CountFallback(TakeOffer(plan.device_segment(), &devices_));
-  }
+  if (!plan.has_device_segment() || !reads_device_) return;
+  bool is_new = false;
+  const absl::Status taken = TakeOffer(plan.device_segment(), &devices_, &is_new);
+  CountFallback(taken);
+  // A store on another host is normal.
+  if (taken.ok() || !is_new || absl::IsUnavailable(taken)) return;
+  Log(LogLevel::kWarning, "the store's gpu tier is not used",
+      {{"reason", std::string(taken.message())}});
 }
 
 // Fetches one token, which no restore point has, so the answer is a miss.
@@ -426,10 +440,12 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
   const bool shares = shared_memory_ && !attempt->again;
   attempt->segment = shares ? segments_.current() : nullptr;
   attempt->device = shares ? devices_.current() : nullptr;
-  // An early return ends the call; the server then releases the objects of the plan.
-  StoreStream call(&calls_, channel_, clock_, "Fetch", prefix, attempt->deadline);
+  // The call's end, such as by an early return, makes the server release the objects of the plan.
+  const auto call =
+      std::make_shared<StoreStream>(&calls_, channel_, clock_, "Fetch", prefix, attempt->deadline);
+  BlockingStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan =
-      AskForPlan(RequestOf(*attempt), &call.stream, &outcome.load);
+      AskForPlan(RequestOf(*attempt), &stream, &outcome.load);
   if (!plan.ok()) return plan.status();
   outcome.matched_tokens = std::min<uint32_t>(plan->matched_tokens(), prefix.token_ids.size());
   model.is_known = outcome.matched_tokens > 0;
@@ -440,7 +456,7 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
     if (!attempt->again) {
       outcome.counted_held = std::min<uint32_t>(attempt->above_tokens, prefix.token_ids.size());
     }
-    call.stream.Finish();
+    stream.Finish();
     return absl::OkStatus();
   }
   const PlanRequest wanted{&prefix, attempt->above_tokens, attempt->max_tokens, &model.fingerprint,
@@ -460,12 +476,12 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
     return absl::OkStatus();
   }
   if (load.limits.has_value()) {
-    call.stream.SetTimeout(load.limits->transfer, load.limits->message);
+    stream.SetTimeout(load.limits->transfer, load.limits->message);
   }
   const absl::Time begun = clock_->Now();
-  const absl::Status status = TakeObjects(attempt, *plan, &call.stream);
+  const absl::Status status = TakeObjects(attempt, *plan, call);
   load.took = clock_->Now() - begun;
-  if (call.stream.late()) {
+  if (stream.late()) {
     load.is_late = true;
     const size_t slice_bytes = layout_.SliceBytes(layout_.chunk_tokens);
     load.received = attempt->bytes + std::min(slice_bytes, kMaxSlicePieceBytes) / 2;
@@ -483,11 +499,12 @@ absl::Status RemotePrefixCache::TryFetch(Attempt* attempt) {
 // Reads the objects of a checked plan from the device, from shared memory and from the wire, and
 // stores them in the attempt's outcome.
 absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPlan& plan,
-                                            BlockingStream* stream) {
+                                            const std::shared_ptr<StoreStream>& call) {
   std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
   if (plan.has_device() && attempt->device != nullptr) {
-    attempt->copied =
-        CopyFromDevice(plan.device(), layout_, *attempt->device, devices_, &announced);
+    attempt->copied = LendFromDevice(
+        plan.device(), layout_, attempt->device, call,
+        [this](const absl::Status& status) { CountFallback(status); }, &announced);
     if (!attempt->copied.ok()) return attempt->copied;
   }
   absl::StatusOr<ObjectBuilder> builder =
@@ -500,9 +517,11 @@ absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPla
     counters_->CountShared(builder->bytes_added() - builder->bytes_on_device());
   }
   const bool leased = plan.has_shared() || plan.has_device();
-  absl::Status status = ReadSlices(stream, leased, &*builder);
+  absl::Status status = ReadSlices(&call->stream, leased, &*builder);
   attempt->bytes = builder->bytes_added();
-  if (status.ok() && (!leased || !builder->complete())) status = FromGrpcStatus(stream->Finish());
+  if (status.ok() && (!leased || !builder->complete())) {
+    status = FromGrpcStatus(call->stream.Finish());
+  }
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> objects = builder->Take();
   if (!objects.ok()) return objects.status();

@@ -132,7 +132,8 @@ class RemotePrefixCache final : public PrefixCache {
   v1::FetchRequest RequestOf(const Attempt& attempt);
   absl::StatusOr<v1::FetchPlan> AskForPlan(const v1::FetchRequest& request, BlockingStream* stream,
                                            LoadReport* load);
-  absl::Status TakeObjects(Attempt* attempt, const v1::FetchPlan& plan, BlockingStream* stream);
+  absl::Status TakeObjects(Attempt* attempt, const v1::FetchPlan& plan,
+                           const std::shared_ptr<StoreStream>& call);
   // Returns the words to send for a prompt; empty if they are not to be sent.
   std::string FirstWords(const PrefixRequest& prefix) const;
   // Counts the reason why shared memory could not be used, unless `status` is OK.

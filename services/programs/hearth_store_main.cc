@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
   const bool is_auto = flag == "auto";
   const std::string name =
       absl::StrCat(is_auto ? absl::StrCat("@hearth-store-", absl::Hex(incarnation)) : flag, suffix);
-  auto server = SegmentServer::Start(name, memory->fd);
+  auto server = SegmentServer::Start(name, memory->fd, memory->device_fd);
   if (!server.ok() && is_auto) {
     Log(LogLevel::kWarning, "shared memory is off",
         {{"reason", std::string(server.status().message())}});

@@ -39,8 +39,8 @@ std::optional<int> CudaIndex(absl::string_view device) {
 ImportDevice GpuImporter(const std::string& device) {
   const std::optional<int> index = CudaIndex(device);
   if (!index.has_value()) return nullptr;
-  return [index = *index](const DeviceMemoryHandle& handle) {
-    return ImportCudaMemory(index, handle);
+  return [index = *index](const DeviceMemoryHandle& handle, int fd) {
+    return ImportCudaMemory(index, handle, fd);
   };
 }
 

@@ -16,8 +16,9 @@
 
 namespace hearth {
 
-absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
-    const FileDescriptor& file, const ImportDevice& import) {
+absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(const FileDescriptor& file,
+                                                                        const ImportDevice& import,
+                                                                        int connection) {
   struct stat status;
   const int seals = fcntl(file.get(), F_GET_SEALS);
   // Refuse a file that may shrink: reading memory after the file's new end would kill this process.
@@ -45,7 +46,9 @@ absl::StatusOr<std::shared_ptr<const MappedSegment>> MappedSegment::Map(
     if (!layout->device.has_value()) {
       return absl::FailedPreconditionError("shared memory: the segment is not in device memory");
     }
-    auto memory = import(*layout->device);
+    const absl::StatusOr<FileDescriptor> data = ReceiveDescriptor(connection);
+    if (!data.ok()) return data.status();
+    auto memory = import(*layout->device, data->get());
     if (!memory.ok()) return memory.status();
     segment->device_ = *std::move(memory);
   }
@@ -92,9 +95,12 @@ std::shared_ptr<const MappedSegment> SegmentClient::current() const {
   return segment_;
 }
 
-absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentId& id) {
+absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentId& id,
+                                       bool* is_new) {
   absl::MutexLock taking(&take_mu_);
-  if (id == tried_ && (!problem_.ok() || current() != nullptr)) return problem_;
+  const bool is_known = id == tried_ && (!problem_.ok() || current() != nullptr);
+  if (is_new != nullptr) *is_new = !is_known;
+  if (is_known) return problem_;
   Drop();
   tried_ = id;
   const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_) -> absl::Status {
@@ -102,7 +108,7 @@ absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentI
     if (!connection.ok()) return connection.status();
     const absl::StatusOr<FileDescriptor> file = ReceiveDescriptor(connection->get());
     if (!file.ok()) return file.status();
-    auto segment = MappedSegment::Map(*file, import_);
+    auto segment = MappedSegment::Map(*file, import_, connection->get());
     if (!segment.ok()) return segment.status();
     if ((*segment)->id() != id) {
       return absl::UnavailableError("shared memory: the socket belongs to another store");
@@ -122,25 +128,6 @@ absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentI
   };
   problem_ = take();
   return problem_;
-}
-
-absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> SegmentClient::CopyOnDevice(
-    const MappedSegment& segment, absl::Span<const SegmentRange> ranges) const {
-  assert(segment.device() != nullptr);
-  const auto check = [&] {
-    absl::Status status;
-    for (const SegmentRange& range : ranges) status.Update(segment.Check(range));
-    return status;
-  };
-  if (absl::Status before = check(); !before.ok()) return before;
-  auto copies = segment.device()->Copy(ranges);
-  if (!copies.ok()) return copies;
-  if (absl::Status after = check(); !after.ok()) return after;
-  // If the store has ended, its memory may hold anything.
-  if (current().get() != &segment) {
-    return absl::AbortedError("shared memory: the store ended before the range was copied");
-  }
-  return copies;
 }
 
 void SegmentClient::Drop() {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -36,7 +37,8 @@ absl::StatusOr<socklen_t> FillAddress(const std::string& name, sockaddr_un* addr
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
 }
 
-// A message that sends one byte and one file descriptor.
+// A message that sends one byte and one file descriptor. A sender may put in two by mistake: the
+// padded space has room for two.
 struct OneDescriptor {
   char byte = 'h';
   iovec data{&byte, 1};
@@ -101,14 +103,21 @@ absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket) {
   OneDescriptor received;
   const ssize_t got = recvmsg(socket, &received.message, MSG_CMSG_CLOEXEC);
   const cmsghdr* header = CMSG_FIRSTHDR(&received.message);
-  if (got != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return absl::UnavailableError(got == 0 ? "shared memory: the store refused this process's user"
-                                           : "shared memory: the store sent no segment");
+  std::vector<FileDescriptor> descriptors;  // all that came, so that all are closed
+  if (got == 1 && header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    const size_t bytes = header->cmsg_len - CMSG_LEN(0);
+    for (size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header) + at, sizeof(int));
+      descriptors.emplace_back(descriptor);
+    }
   }
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-  return FileDescriptor(descriptor);
+  if (descriptors.size() == 1) return std::move(descriptors.front());
+  if (got == 0) {
+    return absl::UnavailableError("shared memory: the store refused this process's user, or ended");
+  }
+  return absl::UnavailableError(absl::StrCat("shared memory: the store sent ", descriptors.size(),
+                                             " file descriptors; expected 1"));
 }
 
 bool PeerIsSameUser(int socket) {

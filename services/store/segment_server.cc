@@ -15,7 +15,7 @@
 namespace hearth {
 
 absl::StatusOr<std::unique_ptr<SegmentServer>> SegmentServer::Start(const std::string& name,
-                                                                    int segment_fd) {
+                                                                    int segment_fd, int device_fd) {
   absl::StatusOr<FileDescriptor> listener = ListenOnUnix(name);
   if (!listener.ok()) return listener.status();
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC));
@@ -23,15 +23,16 @@ absl::StatusOr<std::unique_ptr<SegmentServer>> SegmentServer::Start(const std::s
     return absl::UnavailableError(absl::StrCat("shared memory: eventfd failed: ", strerror(errno)));
   }
   std::unique_ptr<SegmentServer> server(
-      new SegmentServer(name, segment_fd, *std::move(listener), std::move(stop)));
+      new SegmentServer(name, segment_fd, device_fd, *std::move(listener), std::move(stop)));
   server->thread_ = std::thread([raw = server.get()] { raw->Serve(); });
   return server;
 }
 
-SegmentServer::SegmentServer(std::string name, int segment_fd, FileDescriptor listener,
-                             FileDescriptor stop)
+SegmentServer::SegmentServer(std::string name, int segment_fd, int device_fd,
+                             FileDescriptor listener, FileDescriptor stop)
     : name_(std::move(name)),
       segment_fd_(segment_fd),
+      device_fd_(device_fd),
       listener_(std::move(listener)),
       stop_(std::move(stop)) {}
 
@@ -63,7 +64,9 @@ void SegmentServer::Serve() {
         (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
       poll(waiting.data(), 1, kRetryMs);
     if (!reader.valid() || readers.size() >= kMaxReaders || !PeerIsSameUser(reader.get())) continue;
-    if (SendDescriptor(reader.get(), segment_fd_)) readers.push_back(std::move(reader));
+    if (!SendDescriptor(reader.get(), segment_fd_)) continue;
+    if (device_fd_ >= 0 && !SendDescriptor(reader.get(), device_fd_)) continue;
+    readers.push_back(std::move(reader));
   }
 }
 

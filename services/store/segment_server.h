@@ -2,9 +2,10 @@
 //
 // A client that connects gets the segment's file descriptor and keeps the connection open. When the
 // connection ends, client and store know that the other process is gone. The descriptor is sealed
-// (host_arena.h): clients can neither write nor shrink the memory. Thread safety: made and
-// destroyed by one thread; serves on its own thread. Ownership: borrows the descriptor, which must
-// stay open while this object lives.
+// (host_arena.h): clients can neither write nor shrink the memory. If the data is in device memory,
+// its descriptor follows in a second message, which a client that refuses the segment never takes.
+// Thread safety: made and destroyed by one thread; serves on its own thread. Ownership: borrows the
+// descriptors, which must stay open while this object lives.
 #ifndef HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 #define HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 
@@ -23,19 +24,21 @@ class SegmentServer {
   static constexpr size_t kMaxReaders = 256;
   static constexpr int kRetryMs = 100;  // pause after a failed accept
 
-  // `name`: name of the socket (segment_socket.h). kUnavailable if the server cannot listen there.
+  // `name`: name of the socket (segment_socket.h). `device_fd`: the data in device memory; -1: the
+  // data is in the segment. kUnavailable if the server cannot listen there.
   static absl::StatusOr<std::unique_ptr<SegmentServer>> Start(const std::string& name,
-                                                              int segment_fd);
+                                                              int segment_fd, int device_fd = -1);
   ~SegmentServer();  // ends all connections, and readers unmap the segment
 
   const std::string& name() const { return name_; }
 
  private:
-  SegmentServer(std::string name, int segment_fd, FileDescriptor listener, FileDescriptor stop);
+  SegmentServer(std::string name, int segment_fd, int device_fd, FileDescriptor listener,
+                FileDescriptor stop);
   void Serve();
 
   const std::string name_;
-  const int segment_fd_;
+  const int segment_fd_, device_fd_;
   const FileDescriptor listener_;
   const FileDescriptor stop_;  // eventfd that ends the thread
   std::thread thread_;

@@ -45,19 +45,21 @@ TEST(SegmentFormat, DeviceSegmentFileHasHandleWithoutData) {
   SegmentLayout layout = ThreeMiB();
   DeviceMemoryHandle& handle = layout.device.emplace();
   std::iota(handle.device.begin(), handle.device.end(), uint8_t{0x40});
-  std::iota(handle.memory.begin(), handle.memory.end(), uint8_t{0x80});
+  handle.bytes = 4 << 20;
   const std::string header = EncodeSegmentHeader(layout);
-  EXPECT_EQ(header[16], 2);
-  EXPECT_EQ(absl::BytesToHexString(header.substr(56, 20)),
-            "404142434445464748494a4b4c4d4e4f"
-            "80818283");
-  EXPECT_EQ(header.substr(136), std::string(4096 - 136, '\0'));
+  EXPECT_EQ(header[16], 3);
+  EXPECT_EQ(absl::BytesToHexString(header.substr(56, 24)),
+            "404142434445464748494a4b4c4d4e4f"  // device
+            "0000400000000000");                // bytes on the device
+  EXPECT_EQ(header.substr(80), std::string(4096 - 80, '\0'));
   EXPECT_EQ(layout.file_bytes(), layout.data_offset());
   const auto read = ParseSegmentHeader(header, layout.file_bytes());
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_TRUE(read->device.has_value());
   EXPECT_EQ(read->device->device, handle.device);
-  EXPECT_EQ(read->device->memory, handle.memory);
+  EXPECT_EQ(read->device->bytes, handle.bytes);
+  layout.device->bytes = layout.data_bytes - 1;  // the data does not fit
+  EXPECT_FALSE(ParseSegmentHeader(EncodeSegmentHeader(layout), layout.file_bytes()).ok());
   EXPECT_FALSE(ParseSegmentHeader(header, ThreeMiB().file_bytes()).ok());
   EXPECT_FALSE(ParseSegmentHeader(header.substr(0, 100), layout.file_bytes()).ok());
 }
@@ -84,8 +86,8 @@ TEST(SegmentFormat, WrongFileSizeOrVersionRefused) {
   refused(good.substr(0, 40), layout.file_bytes(), "cut short");
   refused(good, layout.file_bytes() - 1, "size");
   std::string other = good;
-  other[16] = 3;
-  refused(other, layout.file_bytes(), "version 3");
+  other[16] = 2;
+  refused(other, layout.file_bytes(), "version 2");
   // Each other field: if its lowest byte changes, the header contradicts itself.
   for (const size_t at : {20, 24, 32}) {
     other = good;

@@ -1,12 +1,13 @@
 // FakeDevice: an accelerator whose memory is host memory, and which fails on command. Thread safe.
 //
 // A copy takes place when Wait is called, not when it is started, so a read before Wait sees the
-// old bytes. This process and other processes can map the memory.
+// old bytes. Processes that receive the memory's file descriptor can map it, read only.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cassert>
@@ -17,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/base/device_memory.h"
 
@@ -25,9 +25,10 @@ namespace hearth {
 
 class FakeDevice : public DeviceMemory {
  public:
-  explicit FakeDevice(uint64_t bytes) : bytes_(bytes), fd_(memfd_create("fake-device", 0)) {
+  static constexpr char kName[] = "fake-device";  // of the memory, in /proc/self/maps
+  explicit FakeDevice(uint64_t bytes) : bytes_(bytes), fd_(memfd_create(kName, MFD_CLOEXEC)) {
     assert(fd_ >= 0 && ftruncate(fd_, static_cast<off_t>(bytes)) == 0);
-    memory_ = Map(fd_, bytes);
+    memory_ = Map(fd_, bytes, PROT_READ | PROT_WRITE);
   }
   ~FakeDevice() override {
     munmap(memory_, bytes_);
@@ -67,20 +68,21 @@ class FakeDevice : public DeviceMemory {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<DeviceMemoryHandle> Export() override {
-    DeviceMemoryHandle handle;
-    handle.device.fill(0xFA);
-    const int process = getpid();
-    std::memcpy(handle.memory.data(), &process, sizeof(process));
-    std::memcpy(handle.memory.data() + 4, &fd_, sizeof(fd_));
-    std::memcpy(handle.memory.data() + 8, &bytes_, sizeof(bytes_));
-    return handle;
+  absl::StatusOr<ExportedMemory> Export() override {
+    ExportedMemory exported{{}, fd_};
+    exported.handle.device.fill(0xFA);
+    exported.handle.bytes = bytes_;
+    return exported;
   }
-  // Returns an importer. Its Copy calls `during` after it has read the bytes.
-  static ImportDevice Importer(std::function<void()> during = [] {}) {
-    return [during](const DeviceMemoryHandle& handle) {
-      return std::make_unique<Imported>(handle, during);
-    };
+  static absl::StatusOr<std::unique_ptr<ImportedMemory>> Import(const DeviceMemoryHandle& handle,
+                                                                int fd) {
+    struct stat status;
+    if (handle.device.front() != 0xFA) return absl::FailedPreconditionError("another device");
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) ||
+        static_cast<uint64_t>(status.st_size) < handle.bytes) {
+      return absl::InternalError("the descriptor is not memory of this size");
+    }
+    return std::make_unique<Imported>(Map(fd, handle.bytes, PROT_READ), handle.bytes);
   }
 
   // Makes the next copy fail at its start.
@@ -112,38 +114,16 @@ class FakeDevice : public DeviceMemory {
   };
   class Imported : public ImportedMemory {
    public:
-    Imported(const DeviceMemoryHandle& handle, std::function<void()> during)
-        : during_(std::move(during)) {
-      int process = 0, descriptor = 0;
-      std::memcpy(&process, handle.memory.data(), sizeof(process));
-      std::memcpy(&descriptor, handle.memory.data() + 4, sizeof(descriptor));
-      std::memcpy(&bytes_, handle.memory.data() + 8, sizeof(bytes_));
-      const std::string path = absl::StrCat("/proc/", process, "/fd/", descriptor);
-      const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-      assert(fd >= 0);
-      memory_ = Map(fd, bytes_);
-      close(fd);
-    }
+    Imported(std::byte* memory, uint64_t bytes) : memory_(memory), bytes_(bytes) {}
     ~Imported() override { munmap(memory_, bytes_); }
-    absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
-        absl::Span<const SegmentRange> ranges) override {
-      std::vector<std::shared_ptr<const std::byte>> copies;
-      for (const SegmentRange& range : ranges) {
-        const std::shared_ptr<std::byte[]> copy(new std::byte[range.bytes]);
-        std::memcpy(copy.get(), memory_ + range.offset, range.bytes);
-        copies.emplace_back(copy, copy.get());
-      }
-      during_();
-      return copies;
-    }
+    const std::byte* data() const override { return memory_; }
 
    private:
-    const std::function<void()> during_;
-    uint64_t bytes_ = 0;
-    std::byte* memory_ = nullptr;
+    std::byte* const memory_;
+    const uint64_t bytes_;
   };
-  static std::byte* Map(int fd, uint64_t bytes) {
-    void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  static std::byte* Map(int fd, uint64_t bytes, int protection) {
+    void* const mapped = mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
     assert(mapped != MAP_FAILED);
     return static_cast<std::byte*>(mapped);
   }

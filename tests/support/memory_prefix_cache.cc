@@ -189,6 +189,15 @@ bool MemoryPrefixCache::Quarantine(const PrefixRequest& prefix,
   return true;
 }
 
+void MemoryPrefixCache::Lend(FetchOutcome* outcome) const {
+  for (auto& object : outcome->objects) {
+    auto lent = std::make_shared<KvObject>(*object);
+    lent->device_bytes = {lent->bytes, lent->bytes.get()};
+    if (lent->id.tokens == layout_.chunk_tokens) lent->bytes = nullptr;
+    object = std::move(lent);
+  }
+}
+
 void MemoryPrefixCache::Poison(const PrefixRequest& prefix, const ObjectId& id) {
   absl::MutexLock lock(&mu_);
   auto& slot = objects_.at(ObjectKey(prefix, id));

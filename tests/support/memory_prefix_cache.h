@@ -30,6 +30,10 @@ class MemoryPrefixCache : public PrefixCache {
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Duration timeout) override;
 
+  // For `mangle`: lends the objects in device memory, as a store may. Whole chunks are only there,
+  // shorter objects also in host memory.
+  void Lend(FetchOutcome* outcome) const;
+
   // Hooks that are called at the start of each call, on the calling thread. They may block or
   // throw.
   std::function<void()> before_fetch;

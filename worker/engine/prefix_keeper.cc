@@ -317,11 +317,13 @@ bool PrefixKeeper::ReleaseStaged(Sequence* sequence) {
   return true;
 }
 
-// Returns the objects of the whole prompt. If the whole prompt was restored, `kv` is empty: return
-// the restored objects.
+// Returns the objects of the whole prompt. If the whole prompt was restored and is in host memory,
+// `kv` is empty: return the restored objects.
 absl::StatusOr<KvObjects> PrefixKeeper::SnapshotOf(const Sequence& sequence) {
   const uint32_t end = sequence.tokens();
-  if (sequence.restored.boundary == end) return sequence.restored.objects;
+  if (sequence.restored.boundary == end && MayBeKept(sequence.restored.objects)) {
+    return sequence.restored.objects;
+  }
   assert(sequence.kv->length() == static_cast<int>(end));
   StagedSnapshots& staged = *sequence.kept.staged;
   if (!staged.AddNow(*sequence.kv, &staging_)) {

@@ -46,7 +46,8 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, sequence->restored.boundary);
   absl::Status status = Prepare(sequence, has_cache);
-  while (sequence->restored.boundary > 0 && absl::IsResourceExhausted(status)) {
+  while (sequence->restored.boundary > 0 &&
+         (absl::IsResourceExhausted(status) || absl::IsAborted(status))) {
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
@@ -134,16 +135,21 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
 }
 
 // Plans the prefill steps and restores the KV. kResourceExhausted: no memory for the restored
-// prefix.
+// prefix. kAborted: the cache overwrote bytes that it lends.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
+  const KvObjects objects = sequence->restored.objects;
+  ReturnLent(&sequence->restored.objects);  // the cache lends them until the KV is restored
   PlanKept(sequence, has_cache);
   sequence->position = sequence->restored.boundary;
-  if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
+  // If there is nothing to compute, only a snapshot of bytes that the host lacks needs the KV.
+  if (sequence->step_ends.empty() &&
+      (sequence->callbacks.on_snapshot == nullptr || MayBeKept(sequence->restored.objects))) {
+    return absl::OkStatus();
+  }
   // a longer `kv` comes from a failed attempt
   if (sequence->position > 0 || sequence->kv->length() > 0) {
     const absl::Status restored = memory_->RetryFreeingMemory(*sequence, [&] {
-      return model_->Restore(layout_, sequence->position, sequence->restored.objects,
-                             sequence->kv.get());
+      return model_->Restore(layout_, sequence->position, objects, sequence->kv.get());
     });
     if (!restored.ok()) return restored;
   }
@@ -151,9 +157,9 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   return absl::OkStatus();
 }
 
-// Call if there was no memory for the restored prefix. Discards the prefix and chooses the next
-// source: the worker's pool, if it has a prefix and was not tried yet; otherwise no source, so that
-// the whole prompt is computed.
+// Call if there was no memory for the restored prefix, or the cache overwrote it. Discards the
+// prefix and chooses the next source: the worker's pool, if it has a prefix and was not tried yet;
+// otherwise no source, so that the whole prompt is computed.
 void PrefixRestorer::DropRestored(Sequence* sequence) {
   counters_->Add(EngineCounter::kRestoreFailures);
   sequence->kept.staged.reset();

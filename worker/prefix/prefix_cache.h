@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -42,10 +43,14 @@ struct KvObject {
   std::vector<uint64_t> slice_digests;
   std::shared_ptr<std::byte[]> bytes;
   size_t size_bytes = 0;
-  // The same bytes in the memory of this worker's device; valid as long as this pointer exists. If
-  // it is set, `bytes` may be null, except for an object shorter than a chunk, whose bytes become
-  // the beginning of a longer object.
+  // The same bytes on this worker's device, in memory that the cache lends: readable as long as
+  // this pointer exists. Release it soon after the bytes are copied. If it is set, `bytes` may be
+  // null, except for an object shorter than a chunk, whose bytes become the beginning of a longer
+  // object.
   std::shared_ptr<const std::byte> device_bytes;
+  // Returns an error if the lender may have overwritten `device_bytes`. Call it after a copy; null:
+  // never overwritten.
+  std::function<absl::Status()> check_device_bytes;
   // The same bytes as a KV block of this worker's device, which sequences can use without copying.
   // Null: there is no such block, or `bytes` itself is the block.
   std::shared_ptr<std::byte[]> device_block;

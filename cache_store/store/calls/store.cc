@@ -461,7 +461,7 @@ std::optional<SharedMemory> Store::shared_device() const {
     return std::nullopt;
   }
   return SharedMemory{core_->tiers.device->segment()->fd(),
-                      core_->tiers.device->segment()->layout()};
+                      core_->tiers.device->segment()->layout(), core_->tiers.device->memory_fd()};
 }
 
 }  // namespace hearth

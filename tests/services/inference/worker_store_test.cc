@@ -238,7 +238,7 @@ TEST(WorkerAndStore, DeviceTierGivesSameLogits) {
   options.device = std::make_shared<FakeDevice>(64 << 20);
   StoreServer store(options, "127.0.0.1:0", absl::StrCat("@hearth-worker-store-", getpid()));
   store.WaitForMemory();
-  StoreWorker with_device(store.address(), {}, FakeDevice::Importer());
+  StoreWorker with_device(store.address(), {}, FakeDevice::Import);
   WorkerServer& worker = with_device.server;
   const auto until_copied = [&](const v1::GenerateRequest& request) {
     Generation warm;

@@ -1,61 +1,18 @@
 // If a client process is killed, the store releases everything that the client held.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <thread>
 
 #include "tests/services/store/store_client.h"
 #include "tests/services/store/store_server.h"
+#include "tests/support/child_process.h"
 
 namespace hearth {
 namespace {
 
 // the test fails after this time; normally it needs milliseconds
 constexpr uint32_t kLongMs = 600000;
-
-// A process that runs store_client_main.cc.
-class Client {
- public:
-  Client(const std::string& address, const char* what) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return;
-    out_ = ends[0];
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(ends[1], STDOUT_FILENO);
-      execl(HEARTH_STORE_CLIENT, HEARTH_STORE_CLIENT, address.c_str(), what,
-            static_cast<char*>(nullptr));
-      _exit(127);
-    }
-    close(ends[1]);
-  }
-  ~Client() {
-    Kill();
-    close(out_);
-  }
-  // Waits until the client prints that it holds its lease. Returns false if the client ended
-  // before.
-  bool WaitUntilHeld() {
-    for (char c; read(out_, &c, 1) == 1;) {
-      if (c == '\n') return true;
-    }
-    return false;
-  }
-  void Kill() {
-    if (pid_ < 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int out_ = -1;
-};
 
 // Publishes the restore point that a client with `hold` asks for.
 void PublishWide(TieredStore* store) {
@@ -94,8 +51,8 @@ TEST(KilledClient, SharedMemoryLeaseIsReleased) {
   StoreServer server(options, "127.0.0.1:0", "@hearth-killed-client-" + std::to_string(getpid()));
   server.WaitForMemory();
   PublishWide(server.store());
-  Client client(server.address(), "hold");
-  ASSERT_TRUE(client.WaitUntilHeld());
+  ChildProcess client({HEARTH_STORE_CLIENT, server.address(), "hold"});
+  ASSERT_EQ(client.WaitFor("held"), "");
   // The server may notice later that the client's first fetch has ended.
   while (server.admission()->running() > 1) std::this_thread::yield();
   EXPECT_EQ(server.admission()->running(), 1) << "it holds for ten minutes, unless";
@@ -109,8 +66,8 @@ TEST(KilledClient, SharedMemoryLeaseIsReleased) {
 
 TEST(KilledClient, ComputeLeaseIsReleased) {
   StoreServer server(StoreServer::SmallStore(""));
-  Client client(server.address(), "compute");
-  ASSERT_TRUE(client.WaitUntilHeld());
+  ChildProcess client({HEARTH_STORE_CLIENT, server.address(), "compute"});
+  ASSERT_EQ(client.WaitFor("held"), "");
   v1::LeaseRequest request;
   *request.mutable_prefix() = ClientPrefix(ClientModel(false));
   request.set_lease_ms(kLongMs);

@@ -45,7 +45,7 @@ class StoreServer {
       if (const auto device = store_->shared_device()) {
         offer.device_id = device->layout.id;
         offer.device_socket = socket + ".gpu";
-        device_segment_ = *SegmentServer::Start(offer.device_socket, device->fd);
+        device_segment_ = *SegmentServer::Start(offer.device_socket, device->fd, device->device_fd);
       }
       service_.Offer(offer);
     }

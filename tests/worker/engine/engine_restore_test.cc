@@ -89,21 +89,12 @@ TEST_P(EngineRestoreTest, RestoreAtEveryBoundaryEqualsUncachedRun) {
   }
 }
 
-// The cache lends objects in the worker's device memory, as a store may: whole chunks only there,
-// shorter objects also in host memory.
 TEST_P(EngineRestoreTest, DeviceObjectsRestoreButAreNotPooled) {
   TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
   TestWorker lent(dir(), Options(kPoolBytes), worker.cache());
   worker.cache()->tier = Tier::kGpu;
-  worker.cache()->mangle = [&](FetchOutcome* outcome) {
-    for (auto& object : outcome->objects) {
-      auto moved = std::make_shared<KvObject>(*object);
-      moved->device_bytes = {moved->bytes, moved->bytes.get()};
-      if (moved->id.tokens == lent->layout().chunk_tokens) moved->bytes = nullptr;
-      object = std::move(moved);
-    }
-  };
+  worker.cache()->mangle = [&](FetchOutcome* outcome) { worker.cache()->Lend(outcome); };
   for (uint32_t boundary : {23u, 50u, 64u}) {
     SCOPED_TRACE(boundary);
     const EngineRequest request = Request(ForkedPrompt(boundary, 90, 1, 7 + boundary), {23, 50});
@@ -118,6 +109,32 @@ TEST_P(EngineRestoreTest, DeviceObjectsRestoreButAreNotPooled) {
   EXPECT_EQ(worker.cache()->conflicts(), 0);
   EXPECT_EQ(lent.Counter("pool_inserts"), 0u)
       << "the pool must not keep objects in the store's memory";
+  for (const PublishRequestSpec& spec : worker.cache()->published()) {
+    for (const auto& object : spec.objects) {
+      EXPECT_EQ(object->device_bytes, nullptr) << "a publish must not keep the store's lease";
+    }
+  }
+}
+
+TEST_P(EngineRestoreTest, OverwrittenDeviceObjectsAreComputed) {
+  for (EngineOptions options : {Options(0), InvariantOptions()}) {
+    options.memory.pool_bytes = 0;
+    TestWorker worker(dir(), options), cold(dir(), options, nullptr, /*with_cache=*/false);
+    worker.Run(Request(Prompt(75), {23, 50}));
+    worker.cache()->mangle = [&](FetchOutcome* outcome) {
+      worker.cache()->Lend(outcome);
+      auto reused = std::make_shared<KvObject>(*outcome->objects.front());
+      const std::shared_ptr<std::byte[]> other(new std::byte[reused->size_bytes]());
+      reused->device_bytes = {other, other.get()};
+      reused->check_device_bytes = [] { return absl::AbortedError("the store reused the range"); };
+      outcome->objects.front() = std::move(reused);
+    };
+    const EngineRequest request = Request(ForkedPrompt(50, 90, 1, 7), {23, 50});
+    const auto warm = worker.Run(request);
+    EXPECT_EQ(warm->started.cached_tokens, 0u);
+    EXPECT_EQ(worker.Counter("restore_failures"), 1u);
+    ExpectSame(*cold.Run(request), *warm);
+  }
 }
 
 TEST_P(EngineRestoreTest, ConcurrentRequestsDoNotAffectRestore) {

@@ -120,6 +120,23 @@ TEST(EngineStates, RestoredStateSavesEqualBytes) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--pool-bytes"));
 }
 
+// The whole prompt is lent on the device, so the host has not all of its bytes.
+TEST(EngineStates, LentStateSavesEqualBytes) {
+  EngineOptions no_pool = InvariantOptions();
+  no_pool.memory.pool_bytes = 0;
+  TestWorker warm(ModelDir(Geometries()[0].geometry), no_pool);
+  TestWorker cold = NewWorker(Geometries()[0], no_pool);
+  const EngineRequest request = Asked(false, kHalf);
+  const auto begun = warm.Run(request);
+  warm.cache()->WaitForPublishes(2);
+  warm.cache()->mangle = [&](FetchOutcome* outcome) { warm.cache()->Lend(outcome); };
+  const auto lent = Snapshot(&warm, request, begun->tokens);
+  const auto computed = Snapshot(&cold, request, begun->tokens);
+  ASSERT_TRUE(lent.ok() && computed.ok()) << lent.status() << computed.status();
+  EXPECT_EQ(*lent, *computed);
+  EXPECT_EQ(warm.Counter("cached_tokens_host"), request.token_ids.size() + kHalf - 1);
+}
+
 TEST(EngineStates, StateBelongsToItsTenant) {
   TestWorker first = NewWorker(Geometries()[0]), second = NewWorker(Geometries()[0]);
   const auto begun = first.Run(Asked(false, kHalf));

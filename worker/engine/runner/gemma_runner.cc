@@ -145,7 +145,7 @@ void GemmaRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
 absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
                                   const KvObjects& objects, SequenceKv* kv) {
   RestoreSnapshot(layout, boundary, objects, CacheOf(kv));
-  return absl::OkStatus();
+  return CheckLent(objects);
 }
 
 absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {

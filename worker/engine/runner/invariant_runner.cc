@@ -130,14 +130,17 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
                                       const KvObjects& objects, SequenceKv* kv) {
   InvariantKv* blocks = BlocksOf(kv);
   blocks->BeginRestore(static_cast<int>(boundary));
+  absl::Status restored;
   for (const auto& object : objects) {
-    const absl::Status restored = RestoreObject(layout, object, blocks);
-    if (restored.ok()) continue;
-    blocks->BeginRestore(0);  // drop the restored blocks: shared blocks must not be written
-    return restored;
+    if (restored.ok()) restored = RestoreObject(layout, object, blocks);
   }
-  blocks->FinishRestore();
-  return absl::OkStatus();
+  if (restored.ok()) {
+    blocks->FinishRestore();
+    restored = CheckLent(objects);  // all copies have ended
+  }
+  // If it failed, drop the restored blocks: shared blocks must not be written.
+  if (!restored.ok()) blocks->BeginRestore(0);
+  return restored;
 }
 
 absl::Status InvariantRunner::MakeRoom(SequenceKv* kv, int tokens) {

@@ -106,6 +106,24 @@ absl::Status AwaitBytes(const KvObject& object) {
   return absl::InternalError("device: a copy of saved KV from the device failed");
 }
 
+absl::Status CheckLent(const KvObjects& objects) {
+  absl::Status status;
+  for (const auto& object : objects) {
+    if (object->check_device_bytes != nullptr) status.Update(object->check_device_bytes());
+  }
+  return status;
+}
+
+void ReturnLent(KvObjects* objects) {
+  for (auto& object : *objects) {
+    if (object->device_bytes == nullptr) continue;
+    auto returned = std::make_shared<KvObject>(*object);
+    returned->device_bytes = nullptr;
+    returned->check_device_bytes = nullptr;
+    object = std::move(returned);
+  }
+}
+
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id) {
   auto object = std::make_shared<KvObject>();
   object->id = id;

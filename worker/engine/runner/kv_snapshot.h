@@ -46,6 +46,12 @@ bool MayBeKept(const KvObjects& objects);
 // Waits until the bytes and digests of a late object are there. kInternal: the device failed.
 absl::Status AwaitBytes(const KvObject& object);
 
+// For objects with device_bytes, which a cache lends. CheckLent: call after their bytes were copied
+// and the copies have ended; kAborted if the lender may have overwritten bytes before. ReturnLent
+// drops device_bytes: objects without bytes in host memory remain as ids and digests.
+absl::Status CheckLent(const KvObjects& objects);
+void ReturnLent(KvObjects* objects);
+
 // Returns an object with allocated but unfilled memory.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 

@@ -113,7 +113,7 @@ class ModelRunner {
   // Makes `fork` a copy of `kv`. Shared blocks are copied when written. REQUIRES: `fork` is empty.
   virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
   // Sets `kv` to the state after `boundary` tokens. After an error the contents of `kv` are
-  // undefined. kResourceExhausted: the budget is exhausted.
+  // undefined. kResourceExhausted: the budget is exhausted. kAborted: CheckLent failed.
   // REQUIRES: CheckAndSortObjects accepted `objects`.
   virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                                SequenceKv* kv) = 0;
