@@ -251,12 +251,14 @@ void InvariantKv::StartIncoming() {
     }
     arrivals_->Record();
   }
-  // The owner of other device memory may overwrite it after the restore.
+  // The owner of other device memory lends it until the restore ends.
   const bool lent = std::any_of(incoming_.begin(), incoming_.end(), [](const Incoming& object) {
     return object.way == CopyWay::kWithin;
   });
-  if (lent && !arrivals_->Wait()) throw DeviceError("device: a restore's copy failed");
   incoming_.clear();
+  if (!lent) return;
+  if (!arrivals_->Wait()) throw DeviceError("device: a copy of a restore failed");
+  arrivals_ = nullptr;
 }
 
 void InvariantKv::FinishRestore() {
