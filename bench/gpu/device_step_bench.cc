@@ -177,7 +177,8 @@ Expected ReadDigests(const std::string& path, const std::string& name) {
 
 class Bench {
  public:
-  // `bf16`: whether products are in bfloat16; the names of all results then say so.
+  // `bf16`: whether products and attention are in bfloat16, as keys and values must be; the names
+  // of all results then say so.
   Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16)
       : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
@@ -190,7 +191,7 @@ class Bench {
                              });
     if (bf16) geometry_.name += ", bf16";
     model_.multiplies_bf16 = bf16;
-    model_.shape.kv_is_bf16 = kv_is_bf16;
+    model_.shape.kv_is_bf16 = kv_is_bf16 || bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     if (bf16 && device_.has_warpgroups()) {
       const int differing = DifferingWarpgroupOutputs(&device_);
@@ -619,7 +620,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& 
                                         [device](const auto& rows, int inputs, bool is_pair) {
                                           return MakeSeededMatrix(device, rows, inputs, is_pair);
                                         });
-    model.multiplies_bf16 = what == "bf16";
+    model.multiplies_bf16 = model.shape.kv_is_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
     step.UseWarpgroups(cuda->has_warpgroups());

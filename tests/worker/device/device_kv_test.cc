@@ -93,7 +93,12 @@ TEST_F(DeviceKv, OffloadedRandomRequestsMatchCpuBits) {
     requests->StoreKv({}, /*offloads=*/true);
     for (int i = 0; i < 6; ++i) EXPECT_EQ(requests->Next(), "");
   }
-  const EmulatedDevice at_once;  // later tests copy at once
+  const auto at_once = std::make_shared<EmulatedDevice>();  // later tests copy at once
+  auto bf16 = RandomRequests::Open(Dir(), kChunk, /*longest=*/60, /*first=*/1, WeightForm::kStored,
+                                   KvDtype::kBFloat16, at_once, Arithmetic::kBFloat16);
+  ASSERT_TRUE(bf16.ok()) << bf16.status();
+  bf16->StoreKv({}, /*offloads=*/true);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(bf16->Next(), "");
 }
 
 // Groups of channels and of tokens, in keys and in values.

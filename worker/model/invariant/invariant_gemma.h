@@ -108,8 +108,8 @@ struct InvariantGemmaOptions {
   WeightForm weights = WeightForm::kStored;
   // kInt8: arithmetic of quantized matrices; kBFloat16: arithmetic of all matrices
   Arithmetic arithmetic = Arithmetic::kFloat32;
-  // kFloat32 or kBFloat16; nullopt: kBFloat16 if any matrix is multiplied in integers, else
-  // kFloat32.
+  // kFloat32 or kBFloat16; nullopt: kFloat32 if `arithmetic` of the loaded model is kFloat32, else
+  // kBFloat16. Arithmetic kBFloat16 needs kBFloat16.
   std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
   std::shared_ptr<Device> device = nullptr;  // device that computes; null: the CPU computes
 };
