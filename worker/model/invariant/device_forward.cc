@@ -370,16 +370,17 @@ absl::Status DeviceForward::Run(Parts parts) {
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
       // Rows of another chunk read other blocks in sealed form.
       if (part.kv->seals()) rows = std::min(rows, chunk - (begin + done) % chunk);
+      // The part's previous rows in the piece have staged all blocks except their own.
+      const bool continues = part.kv->seals() && done > 0;
+      const KvStaging::Counts staged =
+          continues ? KvStaging::Counts{1, 1} : StagedBlocks(*part.kv, begin + done);
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks) ||
-          (!piece.parts.empty() && !staging_->Fits(StagedBlocks(*part.kv, begin + done)))) {
+          (!piece.parts.empty() && !staging_->Fits(staged))) {
         RunPiece(&piece, await);
         continue;
       }
       absl::Status added = AddBlocks(*part.kv, begin + done, rows, &piece);
-      if (!added.ok()) {
-        device_->Wait();  // earlier pieces of the step may still run
-        return added;
-      }
+      if (!added.ok()) return added;
       const auto& own = piece.addresses.back();
       assert(rows >= 1);
       const int want = std::max(0, rows - unwanted);
@@ -438,6 +439,7 @@ KvStaging::Counts DeviceForward::StagedBlocks(const InvariantKv& kv, int begin) 
 // that attention cannot read in place are staged. REQUIRES: sealed rows belong to one chunk.
 absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece) {
   if (piece->parts.empty() && !staging_->Reserve(StagedBlocks(kv, begin))) {
+    device_->Wait();  // earlier pieces of the step may still run
     return absl::ResourceExhaustedError(
         absl::StrCat("device: ", device_->kind(),
                      " has too little memory to copy the offloaded or quantized "
@@ -482,8 +484,12 @@ absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows
 void DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
-  const float* logits =
-      step_->Run(piece->parts, await, staging_->is_empty() ? nullptr : staging_.get());
+  DeviceStep::StageLayer stage;
+  if (!staging_->is_empty()) {
+    staging_->BeginStep();
+    stage = [this](int layer) { staging_->BeforeAttention(layer); };
+  }
+  const float* logits = step_->Run(piece->parts, await, stage);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
     if (to != nullptr) device_->StartCopyOut(to, logits, values * sizeof(float));

@@ -19,10 +19,10 @@
 #include "worker/device/device.h"
 #include "worker/device/device_model.h"
 #include "worker/device/device_step.h"
-#include "worker/device/kv_staging.h"
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/forward.h"
 #include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/invariant/kv_staging.h"
 
 namespace hearth {
 

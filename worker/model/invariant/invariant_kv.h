@@ -12,9 +12,9 @@
 // sequence's first step waits for each layer (AwaitRestore). Its second step releases the objects.
 //
 // An offloaded sequence on a device keeps the complete chunks of global layers in host memory; a
-// step copies them to the device (worker/device/kv_staging.h). Local layers stay on the device,
-// because they never exceed the window. MakeRoom moves the chunks that earlier steps completed. If
-// the host budget is exhausted, further chunks stay on the device.
+// step copies them to the device (worker/model/invariant/kv_staging.h). Local layers stay on the
+// device, because they never exceed the window. MakeRoom moves the chunks that earlier steps
+// completed. If the host budget is exhausted, further chunks stay on the device.
 //
 // Thread safety: none; one thread at a time.
 // Ownership: shares ownership of its blocks. The InvariantGemma must outlive the InvariantKv. A

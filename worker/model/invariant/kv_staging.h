@@ -13,8 +13,8 @@
 //   layer 2         a     b     c       overwrites slices of layer 0 only
 //
 // Thread safety: none. The device must outlive the KvStaging.
-#ifndef HEARTH_WORKER_DEVICE_KV_STAGING_H_
-#define HEARTH_WORKER_DEVICE_KV_STAGING_H_
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_KV_STAGING_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_KV_STAGING_H_
 
 #include <array>
 #include <cstddef>
@@ -54,7 +54,7 @@ class KvStaging {
   void Clear();
   bool is_empty() const;
 
-  // Called by DeviceStep: before the first launch of a step, and before each layer's attention.
+  // Call before the step, and before the attention of each layer (DeviceStep::Run).
   void BeginStep() { StartCopies(0); }
   void BeforeAttention(int layer);
 
@@ -80,4 +80,4 @@ class KvStaging {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_DEVICE_KV_STAGING_H_
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_KV_STAGING_H_

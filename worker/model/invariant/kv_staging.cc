@@ -1,4 +1,4 @@
-#include "worker/device/kv_staging.h"
+#include "worker/model/invariant/kv_staging.h"
 
 #include <algorithm>
 #include <cassert>
