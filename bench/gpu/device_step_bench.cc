@@ -191,7 +191,7 @@ class Bench {
                              });
     if (bf16) geometry_.name += ", bf16";
     model_.multiplies_bf16 = bf16;
-    model_.shape.kv_is_bf16 = kv_is_bf16 || bf16;
+    model_.shape.kv_is_bf16 = kv_is_bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     if (bf16 && device_.has_warpgroups()) {
       const int differing = DifferingWarpgroupOutputs(&device_);
@@ -692,11 +692,11 @@ int Main(int argc, char** argv) {
     }
   }
   if (part == "tokens" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 2048, bf16, false).Tokens();
+    Bench(GeometryOf(name), 2048, bf16, bf16).Tokens();
     return 0;
   }
   if (part == "prefill" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
+    Bench(GeometryOf(name), 8192 + 128, bf16, bf16).Prefill();
     return 0;
   }
   if (part == "bars" && (argc == 3 || bf16)) {

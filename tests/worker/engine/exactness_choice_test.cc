@@ -271,9 +271,11 @@ TEST(ArithmeticChoiceTest, Bf16ChangesTheFingerprint) {
   const std::string dir = NewTinyCheckpoint(geometry, "bf16");
   EngineOptions options = InvariantOptions();
   options.device = kEmulatedDevice;
+  options.kv_dtype = KvDtypeChoice::kBFloat16;
   TestWorker floats(dir, options);
   EXPECT_EQ(floats->arithmetic(), "float32");
   options.arithmetic = ArithmeticChoice::kBFloat16;
+  options.kv_dtype = KvDtypeChoice::kAuto;
   TestWorker narrow(dir, options);
   EXPECT_EQ(narrow->arithmetic(), "bf16/16/2");
   EXPECT_EQ(narrow->layout().dtype, KvDtype::kBFloat16);

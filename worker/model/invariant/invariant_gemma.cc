@@ -153,20 +153,32 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
 }
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
+  const absl::Status started = Start(parts);
+  return started.ok() ? Finish(parts) : started;
+}
+
+absl::Status InvariantGemma::Start(absl::Span<const Part> parts) const {
   if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
-  absl::Status run = forward_->Run(parts);
-  if (absl::IsResourceExhausted(run)) {  // the device had no memory to stage offloaded blocks
+  absl::Status started = forward_->Start(parts);
+  if (absl::IsResourceExhausted(started)) {  // the device had no memory to stage blocks
     kv_blocks_->ReleaseFree();
-    run = forward_->Run(parts);
+    started = forward_->Start(parts);
   }
+  if (started.ok()) return started;
+  for (const Part& part : parts) part.kv->ReleaseRoom();
+  return started;
+}
+
+absl::Status InvariantGemma::Finish(absl::Span<const Part> parts) const {
+  const absl::Status finished = forward_->Finish(parts);
   for (const Part& part : parts) {
-    if (run.ok()) {
+    if (finished.ok()) {
       part.kv->Advance(static_cast<int>(part.tokens.size()));
     } else {
       part.kv->ReleaseRoom();
     }
   }
-  return run;
+  return finished;
 }
 
 absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
@@ -321,7 +333,7 @@ absl::StatusOr<int> InvariantForward::SelfTest(const StepLimits& limits) {
   return test.passes();
 }
 
-absl::Status InvariantForward::Run(Parts parts) {
+absl::Status InvariantForward::Start(Parts parts) {
   const FloatMode mode;
   Begin(parts);
   KernelPhases list;
