@@ -54,7 +54,7 @@ bool Run(const std::string& name, const std::string& dir, int chunk, int longest
 
 bool RunBf16(const std::string& dir, int chunk, int longest, int count, uint64_t first) {
   auto requests =
-      RandomRequests::Open(dir, chunk, longest, first, WeightForm::kStored, KvDtype::kFloat32,
+      RandomRequests::Open(dir, chunk, longest, first, WeightForm::kStored, KvDtype::kBFloat16,
                            std::make_shared<EmulatedDevice>(), Arithmetic::kBFloat16);
   return Report(dir + ", bf16", std::move(requests), count, first);
 }

@@ -3,9 +3,9 @@
 // likely token is the same.
 //   quality_bench TEXT,TEXT,... MODEL[:WEIGHTS[:ARITHMETIC[:KV]]]...
 // WEIGHTS: stored (the default), q8_0 or q4_0. ARITHMETIC: float32 (the default), int8 or bf16. KV,
-// keys and values: float32 (the default) or bfloat16. TEXT: a file, of which the first 2,048 tokens
-// are used. All models must have the vocabulary of the first. transformers_quality.py measures
-// transformers' bfloat16 in the same way.
+// keys and values: float32 (the default, but for bf16) or bfloat16. TEXT: a file, of which the
+// first 2,048 tokens are used. All models must have the vocabulary of the first.
+// transformers_quality.py measures transformers' bfloat16 in the same way.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -33,7 +33,10 @@ std::unique_ptr<InvariantGemma> LoadForm(const std::string& form) {
   if (parts.size() > 1 && parts[1] == "q8_0") options.weights = WeightForm::kQ8_0;
   if (parts.size() > 1 && parts[1] == "q4_0") options.weights = WeightForm::kQ4_0;
   if (parts.size() > 2 && parts[2] == "int8") options.arithmetic = Arithmetic::kInt8;
-  if (parts.size() > 2 && parts[2] == "bf16") options.arithmetic = Arithmetic::kBFloat16;
+  if (parts.size() > 2 && parts[2] == "bf16") {
+    options.arithmetic = Arithmetic::kBFloat16;
+    options.kv_dtype = KvDtype::kBFloat16;
+  }
   if (parts.size() > 3 && parts[3] == "bfloat16") options.kv_dtype = KvDtype::kBFloat16;
   auto gemma = InvariantGemma::Load(parts[0], options);
   RequireOk(gemma.status());

@@ -47,6 +47,14 @@ planted "no barrier before a product's stage" product_program.h \
   '/WaitCopies<kDepth - \(kAhead/ { n; s|BARRIER\(\);.*|| }' "${THREADS[@]}"
 planted "no barrier before attention's weights" attend_programs.h \
   '/^    BARRIER\(\);$/d' "${THREADS[@]}"
+THREADS[0]=DelayedCopiesInBf16GiveSameBits
+planted "unchanged bfloat16 programs, with threads" product_program.h "" "${THREADS[@]}"
+planted "no barrier before attention's products" bf16_attend_program.h \
+  's|BARRIER\(\);  // all threads see the pass.*||' "${THREADS[@]}"
+planted "no barrier before attention's bfloat16 weights" bf16_attend_program.h \
+  '/^      BARRIER\(\);$/d' "${THREADS[@]}"
+planted "bfloat16 attention waits for no pass" bf16_attend_program.h \
+  's|WaitCopies<kDepth - 2>|WaitCopies<kDepth - 1>|' "${THREADS[0]}"
 planted "unchanged programs, with late copies" product_program.h "" $SEVERAL
 planted "a product waits for one stage too few" product_program.h \
   's|kAhead > 0 \? 3 : 2|kAhead > 0 ? 2 : 1|' $SEVERAL

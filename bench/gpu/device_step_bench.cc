@@ -177,7 +177,8 @@ Expected ReadDigests(const std::string& path, const std::string& name) {
 
 class Bench {
  public:
-  // `bf16`: whether products are in bfloat16; the names of all results then say so.
+  // `bf16`: whether products and attention are in bfloat16, as keys and values must be; the names
+  // of all results then say so.
   Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16)
       : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
@@ -619,7 +620,7 @@ void CompareTiny(EmulatedDevice* emulated, CudaDevice* cuda, const std::string& 
                                         [device](const auto& rows, int inputs, bool is_pair) {
                                           return MakeSeededMatrix(device, rows, inputs, is_pair);
                                         });
-    model.multiplies_bf16 = what == "bf16";
+    model.multiplies_bf16 = model.shape.kv_is_bf16 = what == "bf16";
     DeviceStep step(device, &model, {256, 40, 512, 1024});
     const int adapter = what == "adapter" ? step.AddAdapter(SeededAdapter(geometry)) : -1;
     step.UseWarpgroups(cuda->has_warpgroups());
@@ -691,11 +692,11 @@ int Main(int argc, char** argv) {
     }
   }
   if (part == "tokens" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 2048, bf16, false).Tokens();
+    Bench(GeometryOf(name), 2048, bf16, bf16).Tokens();
     return 0;
   }
   if (part == "prefill" && (argc == 3 || bf16)) {
-    Bench(GeometryOf(name), 8192 + 128, bf16, false).Prefill();
+    Bench(GeometryOf(name), 8192 + 128, bf16, bf16).Prefill();
     return 0;
   }
   if (part == "bars" && (argc == 3 || bf16)) {

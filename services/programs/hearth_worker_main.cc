@@ -95,7 +95,7 @@ void AddInvariantFlags(FlagSet* set, EngineOptions* engine) {
   set->AddChoice("kv-dtype", &engine->kv_dtype, {"float32", "bfloat16", "auto"},
                  "Type of keys and values (exactness class invariant). float32; bfloat16: rounded "
                  "when written, half the bytes, other answers, prefixes shared only with bfloat16; "
-                 "auto: bfloat16 if products multiply integers");
+                 "auto: bfloat16 unless products are in float32");
 }
 
 constexpr char kDeviceHelp[] =

@@ -35,32 +35,16 @@ struct RunningSum {
   }
 };
 
-// Attention of query rows over the KV cache. An AttendItem is a tile of query rows; a thread block
-// computes items, one KV head each, until no item is left. kTileRows: maximum rows of an item. Kv:
-// element type of keys and values, float or BFloat16; each element is widened to float when it is
-// read from memory.
-template <int kTileRows, class Kv>
-struct AttendProgram {
-  static constexpr int kWarps = 8, kThreads = kWarps * 32;
-  static constexpr int kHeadDimMax = 256, kSplitMax = 256;
-  // With few rows, memory latency dominates. Therefore a split's keys are loaded into registers,
-  // and the copies of its values start, before the queries arrive.
-  static constexpr bool kIsFew = kTileRows <= 4;
-  // values: keys of a pipeline stage; number of stages
-  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;
-  // scores: keys that one lane computes; keys that all warps compute in one pass
-  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;
-  static constexpr int kRuns = kHeadDimMax / 16;  // runs of 16 columns of a key
-  // Each thread computes a tile of kRowsEach x kColumnsEach outputs.
-  static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4, kColumnsEach = kIsFew ? 2 : 4;
-  static constexpr int kRowGroups = kTileRows / kRowsEach;
+// Range [begin, end) of the keys that a row attends to, relative to the first key of the split.
+struct Seen {
+  int begin, end;
+};
 
-  struct Shared {
-    alignas(16) Kv values[kDepth][kStageKeys * kHeadDimMax];  // [key of the stage][head_dim]
-    alignas(16) float queries[kTileRows][kHeadDimMax];
-    alignas(16) float scores[kTileRows][kSplitMax];  // [row][key]: scores, later softmax weights
-    float largest[kTileRows], partial[kTileRows][16];
-  };
+// The arguments of an attention over the KV cache, and where its rows, keys and values lie. An
+// AttendItem is a tile of query rows; a thread block computes items, one KV head each, until no
+// item is left.
+struct AttendArguments {
+  static constexpr int kHeadDimMax = 256, kSplitMax = 256;
 
   StepTable table;
   KvPlace place;
@@ -70,7 +54,9 @@ struct AttendProgram {
   float* attended;   // [rows][heads * head_dim]
   SplitStates states;
 
-  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
+  // Calls run(item, number, kv_head) for each item of this thread block.
+  template <class RunItem>
+  HEARTH_HOST_DEVICE void ForEachItem(BlockNumber block, const RunItem& run) const {
     const AttendList& list = table.lists[is_global];
     int number = block.number / place.kv_heads, kv_head = block.number % place.kv_heads;
     AttendItem item = list.items[number];  // never out of range: see LaunchAttention
@@ -78,7 +64,7 @@ struct AttendProgram {
     WaitForEarlier();
     AllowNextLaunch();
     for (int work = block.number; work < works;) {
-      RunItem(shared, item, number, kv_head);
+      run(item, number, kv_head);
       BARRIER();
       work += block.count;
       number = work / place.kv_heads;
@@ -86,16 +72,6 @@ struct AttendProgram {
       if (work < works) item = list.items[number];
     }
   }
-
- private:
-  // Range [begin, end) of the keys that a row attends to, relative to the first key of the split.
-  struct Seen {
-    int begin, end;
-  };
-  struct Outputs {
-    PerThread<float, kRowsEach * kColumnsEach, kWarps> one, all;
-    PerThread<RunningSum, kRowsEach, kWarps> sums;
-  };
 
   HEARTH_HOST_DEVICE Seen SeenAt(int position, int split) const {
     const int base = split * place.split;
@@ -117,6 +93,49 @@ struct AttendProgram {
     return static_cast<int64_t>(item.row + token) * columns +
            (kv_head * place.sharers + row - token * place.sharers) * place.head_dim;
   }
+  // Returns the layer's slice of the KV block of the item's split number i.
+  HEARTH_HOST_DEVICE const std::byte* SliceOf(const AttendItem& item, int i) const {
+    return InGlobal(i == 0 ? item.block : table.lists[is_global].blocks[item.first_block + i]) +
+           place.offset;
+  }
+};
+
+// Attention of query rows over the KV cache, in float32. kTileRows: maximum rows of an item. Kv:
+// element type of keys and values, float or BFloat16; each element is widened to float when it is
+// read from memory.
+template <int kTileRows, class Kv>
+struct AttendProgram : AttendArguments {
+  static constexpr int kWarps = 8, kThreads = kWarps * 32;
+  // With few rows, memory latency dominates. Therefore a split's keys are loaded into registers,
+  // and the copies of its values start, before the queries arrive.
+  static constexpr bool kIsFew = kTileRows <= 4;
+  // values: keys of a pipeline stage; number of stages
+  static constexpr int kStageKeys = 16, kDepth = kIsFew ? 5 : 4;
+  // scores: keys that one lane computes; keys that all warps compute in one pass
+  static constexpr int kKeysEach = 2, kPassKeys = kWarps * 8;
+  static constexpr int kRuns = kHeadDimMax / 16;  // runs of 16 columns of a key
+  // Each thread computes a tile of kRowsEach x kColumnsEach outputs.
+  static constexpr int kRowsEach = kTileRows < 4 ? kTileRows : 4, kColumnsEach = kIsFew ? 2 : 4;
+  static constexpr int kRowGroups = kTileRows / kRowsEach;
+
+  struct Shared {
+    alignas(16) Kv values[kDepth][kStageKeys * kHeadDimMax];  // [key of the stage][head_dim]
+    alignas(16) float queries[kTileRows][kHeadDimMax];
+    alignas(16) float scores[kTileRows][kSplitMax];  // [row][key]: scores, later softmax weights
+    float largest[kTileRows], partial[kTileRows][16];
+  };
+
+  HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
+    ForEachItem(block, [&](const AttendItem& item, int number, int kv_head) {
+      RunItem(shared, item, number, kv_head);
+    });
+  }
+
+ private:
+  struct Outputs {
+    PerThread<float, kRowsEach * kColumnsEach, kWarps> one, all;
+    PerThread<RunningSum, kRowsEach, kWarps> sums;
+  };
 
   HEARTH_HOST_DEVICE void RunItem(Shared* shared, const AttendItem& item, int number,
                                   int kv_head) const {
@@ -133,9 +152,7 @@ struct AttendProgram {
       }
     }
     for (int i = 0; i < item.splits; ++i) {
-      const std::byte* block =
-          InGlobal(i == 0 ? item.block : table.lists[is_global].blocks[item.first_block + i]);
-      const Kv* keys = reinterpret_cast<const Kv*>(block + place.offset) +
+      const Kv* keys = reinterpret_cast<const Kv*>(SliceOf(item, i)) +
                        static_cast<int64_t>(kv_head) * place.split * place.head_dim;
       RunSplit(shared, item, kv_head, i, keys, &outputs);
       Keep(shared, item, number, kv_head, item.first_split + i, &outputs);

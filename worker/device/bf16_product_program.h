@@ -131,7 +131,7 @@ struct Bf16ProductProgram : Form, ProductArguments {
       for (int step = 0; step < kSteps; ++step) {
         if (step * 2 >= groups) break;
         PerThread<uint32_t, 4, kWarps> weights;
-        LoadMatrices(&weights, warp, [&](int i) { return from[step * 2 + i / 16][i % 16]; });
+        LoadMatrices(&weights, 0, warp, [&](int i) { return from[step * 2 + i / 16][i % 16]; });
         if (step * 2 + 1 == groups) {  // the last step has only eight inputs
           FOR_LANES(lane) { weights.At(warp, lane)[2] = weights.At(warp, lane)[3] = 0; }
         }

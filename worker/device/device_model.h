@@ -51,7 +51,8 @@ struct DeviceLayer {
 struct DeviceModel {
   DeviceShape shape;
   std::vector<DeviceLayer> layers;
-  // whether products compute in bfloat16 (Bf16ProductProgram), else in float32 (ProductProgram)
+  // whether products and attention compute in bfloat16 (Bf16ProductProgram, Bf16AttendProgram),
+  // else in float32; needs kv_is_bf16
   bool multiplies_bf16 = false;
   DeviceMatrix head;  // output matrix; also the embedding (tied weights)
   const float *final_norm = nullptr;

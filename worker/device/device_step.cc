@@ -8,7 +8,7 @@
 namespace hearth {
 namespace {
 
-constexpr int kManyTileRows = 16;
+constexpr int kManyTileRows = 16, kManyBf16TileRows = 64;
 
 // Returns the rows of an attention item with one token: its query heads for one KV head, rounded up
 // to the kTileRows of an AttendProgram.
@@ -18,21 +18,34 @@ int FewTileRows(const DeviceShape& shape) {
   return rows;
 }
 
-StepCapacity FewCapacity(const DeviceShape& shape, const DeviceStepLimits& limits) {
+StepCapacity FewCapacity(const DeviceStepLimits& limits) {
   const int rows = std::min(DeviceStep::kGraphRows, limits.rows);
-  return {rows, rows, limits.few_items, limits.blocks, FewTileRows(shape)};
+  return {rows, rows, limits.few_items, limits.blocks};
 }
-StepCapacity ManyCapacity(const DeviceShape&, const DeviceStepLimits& limits) {
-  return {limits.rows, limits.wanted, 2 * limits.rows, limits.blocks, kManyTileRows};
+StepCapacity ManyCapacity(const DeviceStepLimits& limits) {
+  return {limits.rows, limits.wanted, 2 * limits.rows, limits.blocks};
+}
+// Large tiles read keys and values less often. Small tiles give work to more processors.
+int ManyTileRows(const DeviceModel& model, const Device& device, int rows) {
+  using Wide = Bf16AttendProgram<kManyBf16TileRows>;
+  const bool is_wide = model.multiplies_bf16 && sizeof(Wide::Shared) <= device.shared_bytes() &&
+                       rows * model.shape.heads >= kManyBf16TileRows * device.processors();
+  return is_wide ? kManyBf16TileRows : kManyTileRows;
 }
 
-// Returns the number of AttendProgram<tile_rows, float or BFloat16>. All AttendPrograms have the
-// same members, so AnyAttend can hold the arguments of each.
+// Returns the number of an AttendProgram or, if `fuses`, Bf16AttendProgram. All have the members of
+// AttendArguments only, so AnyAttend can hold the arguments of each.
 using AnyAttend = AttendProgram<1, float>;
-int AttendNumber(int tile_rows, bool kv_is_bf16) {
+int AttendNumber(int tile_rows, bool kv_is_bf16, bool fuses) {
+  if (fuses) {
+    return tile_rows <= 8    ? kProgramNumber<Bf16AttendProgram<8>>
+           : tile_rows <= 16 ? kProgramNumber<Bf16AttendProgram<16>>
+                             : kProgramNumber<Bf16AttendProgram<kManyBf16TileRows>>;
+  }
   constexpr int kFirst = kProgramNumber<AnyAttend>, kCount = AttendProgramsOf<float>::kCount;
   static_assert(kProgramNumber<AttendProgram<1, BFloat16>> == kFirst + kCount);
-  static_assert(sizeof(AttendProgram<16, BFloat16>) == sizeof(AnyAttend));
+  static_assert(sizeof(AttendProgram<16, BFloat16>) == sizeof(AnyAttend) &&
+                sizeof(Bf16AttendProgram<8>) == sizeof(AnyAttend));
   int number = 0;
   while (1 << number < tile_rows) ++number;
   assert(tile_rows == 1 << number && number < kCount);
@@ -53,10 +66,11 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
       arena_(device),
       model_(model),
       shape_(model->shape),
-      few_(device, shape_, FewCapacity(shape_, limits)),
-      many_(device, shape_, ManyCapacity(shape_, limits)),
+      few_(device, shape_, FewCapacity(limits)),
+      many_(device, shape_, ManyCapacity(limits)),
       adapters_(device, &shape_, limits.rows) {
   assert(limits.rows >= 1 && shape_.heads % shape_.kv_heads == 0);
+  assert(shape_.kv_is_bf16 || !model->multiplies_bf16);
   const int64_t rows = limits.rows;
   buffers_.x = NewFloats(rows * shape_.hidden);
   buffers_.normed = NewFloats(rows * shape_.hidden);
@@ -134,7 +148,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
   for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
   assert(rows >= 1);
   if (rows > few_.capacity().rows) {
-    many_.Write(parts, false);
+    many_.Write(parts, false, ManyTileRows(*model_, *device_, rows));
     last_ = {&many_, rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows)};
     if (uses_warpgroups_ && last_.adapter_runs > 0) last_.choice.fill(ChooseBf16Product(rows));
     if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
@@ -143,7 +157,7 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
     await_ = nullptr;
     return buffers_.logits;
   }
-  few_.Write(parts, true);
+  few_.Write(parts, true, FewTileRows(shape_));
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
   const int runs = few_.adapter_runs() > 0 ? std::min(of_graph, kAdapterTileRows) : 0;
@@ -277,7 +291,8 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          shape_.head_dim,
                          shape_.heads / shape_.kv_heads,
                          is_global ? 0 : shape_.window,
-                         shape_.kv_is_bf16};
+                         shape_.kv_is_bf16,
+                         model_->multiplies_bf16};
   if (await_ != nullptr) (*await_)(layer);
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
@@ -287,7 +302,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
       model_->sin[is_global], buffers_.qkv};
   Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
   before("attend", layer);
-  const int tile_rows = form.plan->capacity().tile_rows;
+  const int tile_rows = form.plan->tile_rows();
   AnyAttend attend;
   attend.table = form.plan->table();
   attend.place = place;
@@ -297,12 +312,16 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   attend.attended = buffers_.attended;
   attend.states = states_;
   const int most = form.plan->capacity().items * shape_.kv_heads;
-  device_->Launch(AttendNumber(tile_rows, shape_.kv_is_bf16), &attend,
+  device_->Launch(AttendNumber(tile_rows, shape_.kv_is_bf16, model_->multiplies_bf16), &attend,
                   std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);
-  const CombineProgram combine = {form.plan->table(), place,   is_global,
-                                  tile_rows,          states_, buffers_.attended};
+  const CombineProgram combine = {form.plan->table(),
+                                  place,
+                                  is_global,
+                                  model_->multiplies_bf16 ? place.sharers : tile_rows,
+                                  states_,
+                                  buffers_.attended};
   Launch(device_, combine, form.rows * shape_.heads);
 }
 

@@ -21,12 +21,12 @@ namespace hearth {
 
 // Loads four matrices of 8 rows of 16 bytes from shared memory. address(i): address of row i % 8 of
 // matrix i / 8. Lane l gets the four bytes number l % 4 of row l / 4 of each matrix m, in
-// to[m].
-template <int kWarps, typename Address>
-HEARTH_HOST_DEVICE void LoadMatrices(PerThread<uint32_t, 4, kWarps>* to, int warp,
+// to[at + m].
+template <int kWords, int kWarps, typename Address>
+HEARTH_HOST_DEVICE void LoadMatrices(PerThread<uint32_t, kWords, kWarps>* to, int at, int warp,
                                      const Address& address) {
 #if defined(__CUDA_ARCH__)
-  uint32_t* words = to->At(0, 0);
+  uint32_t* words = to->At(0, 0) + at;
   const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(address(threadIdx.x & 31)));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -35,7 +35,31 @@ HEARTH_HOST_DEVICE void LoadMatrices(PerThread<uint32_t, 4, kWarps>* to, int war
 #else
   for (int lane = 0; lane < 32; ++lane) {
     for (int matrix = 0; matrix < 4; ++matrix) {
-      std::memcpy(to->At(warp, lane) + matrix, address(matrix * 8 + lane / 4) + lane % 4 * 4, 4);
+      const auto* row = reinterpret_cast<const char*>(address(matrix * 8 + lane / 4));
+      std::memcpy(to->At(warp, lane) + at + matrix, row + lane % 4 * 4, 4);
+    }
+  }
+#endif
+}
+
+// Loads four matrices of 8 rows of 8 elements of 16 bits, and transposes each: lane l gets element
+// l / 4 of rows l % 4 * 2 and l % 4 * 2 + 1 of matrix m, in to[m].
+template <int kWarps, typename Address>
+HEARTH_HOST_DEVICE void LoadTransposed(PerThread<uint32_t, 4, kWarps>* to, int warp,
+                                       const Address& address) {
+#if defined(__CUDA_ARCH__)
+  uint32_t* words = to->At(0, 0);
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(address(threadIdx.x & 31)));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(from)
+               : "memory");
+#else
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const uint16_t* rows[2];
+      for (int i = 0; i < 2; ++i) rows[i] = address(matrix * 8 + lane % 4 * 2 + i);
+      to->At(warp, lane)[matrix] = rows[0][lane / 4] | uint32_t{rows[1][lane / 4]} << 16;
     }
   }
 #endif
@@ -46,8 +70,8 @@ HEARTH_HOST_DEVICE void LoadMatrices(PerThread<uint32_t, 4, kWarps>* to, int war
 // AddMatrixStep describes.
 template <int N, int kWarps>
 void AddTileRow(const FusedTile& tile, const uint16_t* inputs, int row, int warp,
-                PerThread<float, N, kWarps>* sums) {
-  const int of_lane = row / 8 * 4 + row % 2, t = row % 8 / 2;
+                PerThread<float, N, kWarps>* sums, int sums_at = 0) {
+  const int of_lane = sums_at + row / 8 * 4 + row % 2, t = row % 8 / 2;
   float own[FusedTile::kOutputs];
   for (int i = 0; i < FusedTile::kOutputs; ++i) {
     own[i] = sums->At(warp, i % 8 * 4 + t)[of_lane + i / 8 * 2];
@@ -64,19 +88,19 @@ void AddTileRow(const FusedTile& tile, const uint16_t* inputs, int row, int warp
 //   weights[0], [1]  inputs 2t and 2t + 1 of outputs g and g + 8
 //   weights[2], [3]  inputs 2t + 8 and 2t + 9 of outputs g and g + 8
 //   rows[at + 2n]    inputs 2t and 2t + 1 of row 8n + g; rows[at + 2n + 1]: the inputs 8 later
-//   sums[4n + i]     output g + i / 2 * 8 of row 8n + 2t + i % 2
+//   sums[sums_at + 4n + i]  output g + i / 2 * 8 of row 8n + 2t + i % 2
 // `used`: number of rows whose sums are used. The emulation does not compute the other sums.
-template <int kTiles, int kWarps, int kRowWords>
+template <int kTiles, int kWarps, int kRowWords, int kSums>
 HEARTH_HOST_DEVICE void AddMatrixStep(PerThread<uint32_t, 4, kWarps>* weights,
                                       PerThread<uint32_t, kRowWords, kWarps>* rows, int at,
                                       [[maybe_unused]] int used, int warp,
-                                      PerThread<float, kTiles * 4, kWarps>* sums) {
+                                      PerThread<float, kSums, kWarps>* sums, int sums_at = 0) {
 #if defined(__CUDA_ARCH__)
   const uint32_t* a = weights->At(0, 0);
   HEARTH_UNROLL
   for (int n = 0; n < kTiles; ++n) {
     const uint32_t* b = rows->At(0, 0) + at + 2 * n;
-    float* c = sums->At(0, 0) + 4 * n;
+    float* c = sums->At(0, 0) + sums_at + 4 * n;
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
@@ -97,7 +121,7 @@ HEARTH_HOST_DEVICE void AddMatrixStep(PerThread<uint32_t, 4, kWarps>* weights,
   }
   const FusedTile tile(of_outputs);
   for (int row = 0; row < kTiles * 8 && row < used; ++row) {
-    AddTileRow(tile, of_rows[row], row, warp, sums);
+    AddTileRow(tile, of_rows[row], row, warp, sums, sums_at);
   }
 #endif
 }

@@ -9,6 +9,7 @@
 #include "worker/device/adapter_program.h"
 #include "worker/device/argmax_program.h"
 #include "worker/device/attend_programs.h"
+#include "worker/device/bf16_attend_program.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
 #include "worker/device/product_program.h"
@@ -92,9 +93,12 @@ using Bf16Programs = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings
 inline constexpr int kFirstWarpgroupProduct = Bf16Programs::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
-using ProgramList =
-    decltype(Joined(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())),
-                    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms())));
+using Bf16AttendPrograms =
+    TypeList<Bf16AttendProgram<8>, Bf16AttendProgram<16>, Bf16AttendProgram<64>>;
+using OtherPrograms = decltype(Joined(
+    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms()), Bf16AttendPrograms()));
+using ProgramList = decltype(Joined(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())),
+                                    OtherPrograms()));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>

@@ -282,7 +282,9 @@ struct HeadNormProgram {
 
   HEARTH_HOST_DEVICE void Put(const Place& place_of, int i, float value) const {
     if (place_of.is_narrow) {
-      static_cast<uint16_t*>(place_of.to)[i] = Bf16Of(value);
+      const uint16_t bits = Bf16Of(value);
+      static_cast<uint16_t*>(place_of.to)[i] =
+          place_of.is_value && place.values_are_finite ? exact::FiniteBf16(bits) : bits;
     } else {
       static_cast<float*>(place_of.to)[i] = value;
     }

@@ -35,7 +35,8 @@ StepPlan::StepPlan(Device* device, const DeviceShape& shape, const StepCapacity&
   }
 }
 
-void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits) {
+void StepPlan::Write(absl::Span<const DevicePart> parts, bool splits, int tile_rows) {
+  tile_rows_ = tile_rows;
   tokens_.clear();
   positions_.clear();
   wanted_.clear();
@@ -111,7 +112,7 @@ void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List
     list->row_items.push_back({0, 0});
   }
   const int window = is_global ? 0 : shape_.window;
-  const int most = std::max(1, capacity_.tile_rows / (shape_.heads / shape_.kv_heads));
+  const int most = std::max(1, tile_rows_ / (shape_.heads / shape_.kv_heads));
   for (int i = 0; i < tokens;) {
     const int of_tile = splits ? 1 : std::min(most, tokens - i);
     const int position = part.begin + i;

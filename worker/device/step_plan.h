@@ -32,7 +32,6 @@ struct StepCapacity {
   int rows = 0, wanted = 0;
   int items = 0;   // attention items of one kind of layer, local or global
   int blocks = 0;  // KV blocks of one kind of layer, all sequences together
-  int tile_rows = 0;
 };
 
 class StepPlan {
@@ -41,11 +40,13 @@ class StepPlan {
 
   // Writes the StepTable of a step. If `splits`, an attention item covers one token and one split
   // (or all splits, once few item entries are free); otherwise an item covers all splits of its
-  // rows. REQUIRES: the parts' rows, wanted rows and blocks are within the capacity.
-  void Write(absl::Span<const DevicePart> parts, bool splits);
+  // rows, at most `tile_rows` (query heads times tokens) or one token. REQUIRES: the parts' rows,
+  // wanted rows and blocks are within the capacity.
+  void Write(absl::Span<const DevicePart> parts, bool splits, int tile_rows);
 
   const StepTable& table() const { return table_; }
   const StepCapacity& capacity() const { return capacity_; }
+  int tile_rows() const { return tile_rows_; }
   int rows() const { return static_cast<int>(tokens_.size()); }
   int wanted() const { return wanted_count_; }
   // Returns the maximum number of runs of rows with the same adapter in a tile of kAdapterTileRows
@@ -72,7 +73,7 @@ class StepPlan {
   StepTable table_;
   int32_t *device_counts_, *device_tokens_, *device_positions_, *device_wanted_, *device_adapters_;
   std::vector<int32_t> tokens_, positions_, wanted_, adapters_;
-  int wanted_count_ = 0, adapter_runs_ = 0;
+  int wanted_count_ = 0, tile_rows_ = 0, adapter_runs_ = 0;
   List lists_[2];
 };
 

@@ -64,6 +64,7 @@ struct KvPlace {
   int sharers;   // number of query heads that share one KV head
   int window;    // number of keys that a row attends to, including its own; 0: all earlier keys
   bool is_bf16;  // element type of keys and values: bfloat16, else float32
+  bool values_are_finite;  // exact::FiniteBf16 of each bfloat16 value is written
 };
 
 }  // namespace hearth

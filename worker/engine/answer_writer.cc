@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <exception>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,11 +25,22 @@ double Milliseconds(absl::Time begin, absl::Time end) {
 
 }  // namespace
 
+absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("the worker has too little memory for this request");
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(const LogitRow& row,
-                                                                   Sequence* sequence) {
+                                                                   std::optional<int32_t> guess,
+                                                                   const SequencePtr& sequence) {
   assert(sequence->answer.generated < sequence->request.max_new_tokens);
   GrammarState* const grammar = sequence->GrammarOfNext();
-  absl::StatusOr<SampledToken> token = Draw(row, grammar, sequence);
+  absl::StatusOr<SampledToken> token = Draw(row, grammar, sequence.get());
   if (!token.ok()) {
     // The logits are not finite. The restored prefix may be damaged, so remove it from the pool.
     const uint32_t boundary = sequence->restored.boundary;
@@ -40,11 +53,36 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitFrom(const LogitRo
   if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();
   if (IsEnd(*sequence, token->id)) return FinishReason::kEos;
   if (IsStop(*sequence, token->id)) return FinishReason::kStop;
-  if (!PassOn(sequence, *token)) return FinishReason::kStop;
-  // Only an end token is allowed now, so no step is needed to draw it.
-  if (grammar != nullptr && grammar->MustEnd()) return FinishReason::kEos;
-  if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
-  return std::optional<FinishReason>();
+  Append(token->id, sequence.get());
+  std::optional<FinishReason> reason;
+  if (grammar != nullptr && grammar->MustEnd()) {
+    reason = FinishReason::kEos;  // only an end token is allowed now: no step is needed to draw it
+  } else if (sequence->answer.generated == sequence->request.max_new_tokens) {
+    reason = FinishReason::kLength;
+  }
+  if (holds_ && !reason.has_value() && guess != token->id) {
+    held_.push_back({sequence, *std::move(token)});
+    return reason;
+  }
+  SendHeld();
+  return Send(*sequence, *token) ? reason : FinishReason::kStop;
+}
+
+void AnswerWriter::SendHeld() {
+  while (!held_.empty()) {
+    const HeldToken held = std::move(held_.front());
+    held_.pop_front();
+    if (held.sequence->state->failed) continue;
+    const absl::Status sent = Caught([&] {
+      if (Send(*held.sequence, held.token)) return absl::OkStatus();
+      leave_step_(held.sequence.get());
+      FinishNow(held.sequence, FinishReason::kStop);
+      return absl::OkStatus();
+    });
+    if (sent.ok()) continue;
+    leave_step_(held.sequence.get());
+    FailNow(held.sequence, sent);
+  }
 }
 
 bool AnswerWriter::IsEnd(const Sequence& sequence, int32_t token) const {
@@ -94,24 +132,29 @@ absl::StatusOr<SampledToken> AnswerWriter::Draw(const LogitRow& row, GrammarStat
   return met;
 }
 
-// Sends one token to the caller. Returns false if the caller stops the answer.
-bool AnswerWriter::PassOn(Sequence* sequence, const SampledToken& token) {
+void AnswerWriter::Append(int32_t token, Sequence* sequence) {
   ++sequence->answer.generated;
-  sequence->answer.last_token = token.id;
-  sequence->answer.tokens.push_back(token.id);
+  sequence->answer.last_token = token;
+  sequence->answer.tokens.push_back(token);
   counters_->Add(EngineCounter::kGeneratedTokens);
-  const auto& on_token = sequence->callbacks.on_token;
+}
+
+// Sends one token to the caller. Returns false if the caller stops the answer.
+bool AnswerWriter::Send(const Sequence& sequence, const SampledToken& token) {
+  const auto& on_token = sequence.callbacks.on_token;
   return on_token == nullptr || on_token(token);
 }
 
 FinishReason AnswerWriter::EmitAll(Sequence* sequence, const std::vector<int32_t>& tokens,
                                    FinishReason reason) {
+  SendHeld();
   sequence->times.first_token_at = absl::Now();
   sequence->answer.generated = 0;
   for (const int32_t id : tokens) {
     SampledToken token;
     token.id = id;
-    if (!PassOn(sequence, token)) return FinishReason::kStop;
+    Append(id, sequence);
+    if (!Send(*sequence, token)) return FinishReason::kStop;
   }
   return reason;
 }
@@ -124,7 +167,7 @@ void AnswerWriter::Dismiss(Sequence* beam) {
 
 // Samples the token of each row as if every row were a separate decode step. The logits of the next
 // row are valid only if this row's token equals the token that was guessed for it.
-absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* sequence,
+absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(const SequencePtr& sequence,
                                                                    uint32_t rows) {
   GrowingAnswer& answer = sequence->answer;
   assert(rows >= 1);
@@ -136,16 +179,17 @@ absl::StatusOr<std::optional<FinishReason>> AnswerWriter::EmitStep(Sequence* seq
   bool goes_on = true;
   while (goes_on) {
     const LogitRow row = answer.logits.Row(used, rows);
-    finished = EmitFrom(row, sequence);
+    const bool is_last = used + 1 == rows;
+    finished = EmitFrom(row, is_last ? std::nullopt : std::optional(step[used + 1]), sequence);
     if (!finished.ok()) return finished.status();
-    HashRow(row.values, sequence);
+    HashRow(row.values, sequence.get());
     ++used;
     goes_on = !finished->has_value() && !sequence->state->cancelled && used < rows &&
               answer.last_token == step[used];
   }
   assert(used >= 1 && used <= rows);
   if (used < rows) model_->Forget(sequence->kv.get(), begin + static_cast<int>(used));
-  NoteStep(sequence, rows - 1, used - 1);
+  NoteStep(sequence.get(), rows - 1, used - 1);
   return finished;
 }
 
@@ -202,6 +246,11 @@ void AnswerWriter::CountHeld(const Sequence& sequence) const {
 }
 
 void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
+  SendHeld();
+  FinishNow(sequence, reason);
+}
+
+void AnswerWriter::FinishNow(const SequencePtr& sequence, FinishReason reason) {
   keeper_->KeepAnswer(sequence.get(), planner_->cache());
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
@@ -250,6 +299,11 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
 }
 
 void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status) {
+  SendHeld();
+  FailNow(sequence, status);
+}
+
+void AnswerWriter::FailNow(const SequencePtr& sequence, const absl::Status& status) {
   ReleasePlace(sequence.get());
   if (std::exchange(sequence->state->failed, true))
     return planner_->NoteDone();  // another sample already reported the error

@@ -6,9 +6,13 @@
 #define HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -21,16 +25,34 @@
 
 namespace hearth {
 
+// Runs `work`. Converts exceptions of callbacks and of the model's libraries, and failed
+// allocations, to an error status.
+absl::Status Caught(absl::FunctionRef<absl::Status()> work);
+
 class AnswerWriter {
  public:
   AnswerWriter(const KvLayout& layout, ModelRunner* model, RoundPlanner* planner,
-               PrefixKeeper* keeper, EngineCounters* counters)
-      : layout_(layout), model_(model), planner_(planner), keeper_(keeper), counters_(counters) {}
+               PrefixKeeper* keeper, EngineCounters* counters,
+               std::function<void(Sequence*)> leave_step)
+      : layout_(layout),
+        model_(model),
+        planner_(planner),
+        keeper_(keeper),
+        counters_(counters),
+        leave_step_(std::move(leave_step)) {}
+
+  // If `holds`, EmitStep does not send the last token of its step: SendHeld sends the token later,
+  // or the next callback of any request before itself. So callbacks keep their order.
+  void HoldTokens(bool holds) { holds_ = holds; }
+  // Sends the held tokens. If a caller ends its answer, calls `leave_step` (see the constructor),
+  // because the sequence may be part of a running step, then ends the sequence.
+  void SendHeld();
 
   // Samples the next token from `logits` and sends it to the caller. Returns the finish reason if
   // the token was the answer's last.
-  absl::StatusOr<std::optional<FinishReason>> Emit(const StepLogits& logits, Sequence* sequence) {
-    return EmitFrom(logits.Row(0, 1), sequence);
+  absl::StatusOr<std::optional<FinishReason>> Emit(const StepLogits& logits,
+                                                   const SequencePtr& sequence) {
+    return EmitFrom(logits.Row(0, 1), std::nullopt, sequence);
   }
   // Sends all tokens of an answer that ended for `reason`. Returns the finish reason to report:
   // kStop if the caller stopped the answer, else `reason`.
@@ -39,7 +61,7 @@ class AnswerWriter {
   // token, each further row from a guessed token. Samples one token per row until a sampled token
   // differs from the guess. Removes the KV of the unused rows, and hashes the logits of the used
   // rows.
-  absl::StatusOr<std::optional<FinishReason>> EmitStep(Sequence* sequence, uint32_t rows);
+  absl::StatusOr<std::optional<FinishReason>> EmitStep(const SequencePtr& sequence, uint32_t rows);
   // Hashes the logits of a token. Logits of tokens after the request's first are hashed only if the
   // request sets hash_logits.
   void HashLogits(const StepLogits& logits, Sequence* sequence) {
@@ -54,7 +76,15 @@ class AnswerWriter {
   void Fail(const SequencePtr& sequence, const absl::Status& status);
 
  private:
-  absl::StatusOr<std::optional<FinishReason>> EmitFrom(const LogitRow& row, Sequence* sequence);
+  // A token whose callback is still to be called.
+  struct HeldToken {
+    SequencePtr sequence;
+    SampledToken token;
+  };
+  // `guess`: the token guessed for the next row; nullopt if there is no next row.
+  absl::StatusOr<std::optional<FinishReason>> EmitFrom(const LogitRow& row,
+                                                       std::optional<int32_t> guess,
+                                                       const SequencePtr& sequence);
   absl::StatusOr<SampledToken> Draw(const LogitRow& row, GrammarState* grammar, Sequence* sequence);
   bool IsEnd(const Sequence& sequence, int32_t token) const;
   bool IsStop(const Sequence& sequence, int32_t token) const;
@@ -63,13 +93,19 @@ class AnswerWriter {
   FinishedInfo InfoOf(const Sequence& sequence) const;
   void CountHeld(const Sequence& sequence) const;
   void ReleasePlace(Sequence* sequence);
-  bool PassOn(Sequence* sequence, const SampledToken& token);
+  void Append(int32_t token, Sequence* sequence);
+  static bool Send(const Sequence& sequence, const SampledToken& token);
+  void FinishNow(const SequencePtr& sequence, FinishReason reason);
+  void FailNow(const SequencePtr& sequence, const absl::Status& status);
 
   const KvLayout& layout_;
   ModelRunner* const model_;
   RoundPlanner* const planner_;
   PrefixKeeper* const keeper_;
   EngineCounters* const counters_;
+  const std::function<void(Sequence*)> leave_step_;
+  bool holds_ = false;
+  std::deque<HeldToken> held_;
 };
 
 }  // namespace hearth

@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
-#include <exception>
 #include <functional>
 #include <iterator>
-#include <new>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/engine/request/request_check.h"
@@ -20,19 +17,26 @@ namespace {
 // Maps an error of a model step to the request's error. On kResourceExhausted the caller may retry;
 // every other error is the worker's fault (kInternal).
 absl::Status StepError(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
+  const bool keeps = status.ok() || absl::IsResourceExhausted(status);
+  return keeps ? status : absl::InternalError(status.message());
 }
 
-// Runs `work`. Converts exceptions of the model's libraries, and failed allocations, to an error
-// status.
-absl::Status Caught(absl::FunctionRef<absl::Status()> work) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("the worker has too little memory for this request");
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
+// Returns the model's part for a decode step of a sequence.
+StepPart DecodePart(const SequencePart& part) {
+  Sequence& sequence = *part.sequence;
+  assert(sequence.kv != nullptr && sequence.answer.generated >= 1);
+  return {sequence.kv.get(), sequence.NextTokens(part.tokens), &sequence.answer.logits, part.tokens,
+          sequence.IsGreedy()};
+}
+
+bool IsDecode(const SequencePart& part) { return part.kind == StepKind::kDecode; }
+
+// Returns whether the step of a part also reports the log probabilities of prompt tokens.
+bool ReportsPrompt(const SequencePart& part) {
+  const Sequence& sequence = *part.sequence;
+  return part.kind == StepKind::kPrefill && sequence.first == nullptr &&
+         sequence.request.sampling.prompt_logprobs.has_value() &&
+         sequence.reported_tokens < sequence.request.token_ids.size();
 }
 
 KvLayout LayoutFor(const ModelRunner& model, uint32_t chunk_tokens) {
@@ -77,7 +81,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
                [this] { planner_.WakeEngine(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
              [this] { planner_.WakeEngine(); }),
-      answers_(layout_, model_.get(), &planner_, &keeper_, &counters_),
+      answers_(layout_, model_.get(), &planner_, &keeper_, &counters_,
+               [this](Sequence* sequence) { LeaveAhead(sequence); }),
       beams_(model_.get(), &planner_, &keeper_, &answers_),
       memory_(layout_, model_.get(), &planner_, &keeper_, &audit_, &beams_, &counters_),
       restorer_(layout_, model_.get(), &keeper_, &memory_, &counters_) {
@@ -275,14 +280,10 @@ absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
     Sequence& sequence = *part.sequence;
     StepPart& added = step.emplace_back();
     assert(sequence.kv != nullptr);
-    added.kv = sequence.kv.get();
-    if (part.kind == StepKind::kDecode) {
-      assert(sequence.answer.generated >= 1);
-      added.tokens = sequence.NextTokens(part.tokens);
-      added.logits = &sequence.answer.logits;
-      added.wanted = part.tokens;
-      added.greedy = sequence.IsGreedy();
+    if (IsDecode(part)) {
+      added = DecodePart(part);
     } else {
+      added.kv = sequence.kv.get();
       const uint32_t end = sequence.position + part.tokens;
       assert(part.tokens >= 1 && end <= sequence.step_ends.back());
       added.tokens = sequence.PromptTokens(sequence.position, part.tokens);
@@ -355,24 +356,26 @@ absl::Status EngineImpl::ReportPromptLogprobs(Sequence* sequence, uint32_t begin
 void EngineImpl::Step(std::vector<SequencePart> parts) {
   MakeRoom(&parts);
   std::vector<SequencePart> joint;
-  const auto reports_prompt = [](const SequencePart& part) {
-    const Sequence& sequence = *part.sequence;
-    return part.kind == StepKind::kPrefill && sequence.first == nullptr &&
-           sequence.request.sampling.prompt_logprobs.has_value() &&
-           sequence.reported_tokens < sequence.request.token_ids.size();
-  };
-  std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(reports_prompt));
+  std::copy_if(parts.begin(), parts.end(), std::back_inserter(joint), std::not_fn(ReportsPrompt));
   absl::Status together;
   bool alone = !model_->batches();
   if (!alone && !joint.empty()) {
     together = StepModel(joint);
     alone = !together.ok() && joint.size() > 1;
   }
+  HandleResults(parts, together, alone);
+  if (model_->is_asynchronous()) StepAhead();
+}
+
+void EngineImpl::HandleResults(absl::Span<const SequencePart> parts, const absl::Status& stepped,
+                               bool alone) {
+  answers_.HoldTokens(model_->is_asynchronous() &&
+                      std::all_of(parts.begin(), parts.end(), IsDecode));
   for (const SequencePart& part : parts) {
     // RoundPlanner::Sweep ends the sequence in the next round
     if (part.sequence->state->failed) continue;
-    absl::Status status = together;
-    if (reports_prompt(part)) {
+    absl::Status status = stepped;
+    if (ReportsPrompt(part)) {
       status = Caught([&] { return StepWithPromptLogprobs(part); });
     } else if (alone) {
       status = StepModel({&part, 1});
@@ -383,6 +386,64 @@ void EngineImpl::Step(std::vector<SequencePart> parts) {
     }
     if (!status.ok()) answers_.Fail(beams_.Registered(part.sequence), status);
   }
+  answers_.HoldTokens(false);
+}
+
+void EngineImpl::StepAhead() {
+  while (StartAhead()) {
+    answers_.SendHeld();
+    for (const SequencePart& part : std::vector<SequencePart>(ahead_.parts)) {
+      const RequestState& state = *part.sequence->state;
+      if (!state.cancelled && !state.failed) continue;
+      LeaveAhead(part.sequence.get());
+      answers_.Fail(part.sequence, RoundPlanner::Cancelled());
+    }
+    FinishAhead();
+    const std::vector<SequencePart> parts = std::exchange(ahead_.parts, {});
+    HandleResults(parts, ahead_.status, !ahead_.status.ok() && ahead_.has_several);
+  }
+  answers_.SendHeld();
+}
+
+// Starts the next step if it only decodes and free memory suffices for it. Otherwise the next round
+// plans the step again.
+bool EngineImpl::StartAhead() {
+  std::vector<SequencePart> parts = planner_.NextDecodes();
+  if (parts.empty()) return false;
+  const absl::Status started = Caught([&] {
+    std::vector<StepPart> step;
+    for (const SequencePart& part : parts) {
+      step.push_back(DecodePart(part));
+      const absl::Status room = model_->MakeRoom(step.back().kv, static_cast<int>(part.tokens));
+      if (!room.ok()) return room;
+    }
+    return model_->Start(step);
+  });
+  if (!started.ok()) return false;
+  ahead_.has_several = parts.size() > 1;
+  ahead_.is_running = true;
+  ahead_.parts = std::move(parts);
+  return true;
+}
+
+void EngineImpl::FinishAhead() {
+  if (!std::exchange(ahead_.is_running, false)) return;
+  ahead_.status = StepError(Caught([&] { return model_->Finish(); }));
+  if (!ahead_.status.ok()) return;
+  counters_.Add(EngineCounter::kSteps);
+  for (const SequencePart& part : ahead_.parts)
+    counters_.Add(EngineCounter::kStepRows, part.tokens);
+}
+
+void EngineImpl::LeaveAhead(Sequence* sequence) {
+  const auto part =
+      std::find_if(ahead_.parts.begin(), ahead_.parts.end(),
+                   [&](const SequencePart& one) { return one.sequence.get() == sequence; });
+  if (part == ahead_.parts.end()) return;
+  FinishAhead();
+  SequenceKv* const kv = sequence->kv.get();
+  if (ahead_.status.ok()) model_->Forget(kv, kv->length() - static_cast<int>(part->tokens));
+  ahead_.parts.erase(part);
 }
 
 void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
@@ -432,7 +493,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   }
   if (sequence->request.searches()) return beams_.Begin(sequence);
   const StepLogits& logits = sequence->answer.logits;
-  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(logits, sequence.get());
+  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(logits, sequence);
   if (!finished.ok()) return finished.status();
   absl::Status begun = has_answer ? absl::OkStatus() : BeginSamples(sequence);
   if (!begun.ok()) return begun;
@@ -456,8 +517,7 @@ absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
     sample->kv = std::move(first->fork_kvs[number - 1]);
     model_->Fork(*first->kv, sample->kv.get());
     const StepLogits& logits = first->answer.logits;
-    const absl::StatusOr<std::optional<FinishReason>> finished =
-        answers_.Emit(logits, sample.get());
+    const absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(logits, sample);
     if (!finished.ok()) return finished.status();
     answers_.HashLogits(logits, sample.get());
     if (finished->has_value())
@@ -477,7 +537,7 @@ absl::Status EngineImpl::AfterDecode(const SequencePart& part) {
     return beams_.AfterDecode(sequence);
   }
   const absl::StatusOr<std::optional<FinishReason>> finished =
-      answers_.EmitStep(sequence.get(), part.tokens);
+      answers_.EmitStep(sequence, part.tokens);
   if (!finished.ok()) return finished.status();
   if (finished->has_value()) {
     answers_.Finish(sequence, **finished);

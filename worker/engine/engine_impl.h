@@ -5,7 +5,8 @@
 // step. The step computes one token and the guessed tokens of each decoding sequence, and some
 // prompt tokens. If the model does not batch, the round runs one step for each decoding sequence,
 // and one step of one prompt. Every sequence gets its step within one round. Cache lookups and
-// publishes run on other threads.
+// publishes run on other threads. On a device, rounds that only decode are taken together: see
+// StepAhead.
 //
 // Thread safety: as Engine. Only the engine's sources include this header.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_
@@ -105,6 +106,17 @@ class EngineImpl : public Engine {
   absl::Status StepWithPromptLogprobs(const SequencePart& part);
   absl::Status ReportPromptLogprobs(Sequence* sequence, uint32_t begin, uint32_t rows);
   absl::Status StepModel(absl::Span<const SequencePart> parts);
+  // Handles the results of a step with the status `stepped`. If `alone`, first computes each part
+  // again, as a step of its own.
+  void HandleResults(absl::Span<const SequencePart> parts, const absl::Status& stepped, bool alone);
+  // For a model that computes asynchronously: while only decoding is left to do, starts each step
+  // before the tokens of the previous step are sent.
+  void StepAhead();
+  bool StartAhead();
+  void FinishAhead();
+  // Removes `sequence` from the step that runs ahead, if the step has it: waits for the step, and
+  // removes the sequence's rows.
+  void LeaveAhead(Sequence* sequence);
   absl::Status AfterPrefill(const SequencePart& part);
   absl::Status AfterDecode(const SequencePart& part);
   absl::Status FinishPrefill(const SequencePtr& sequence);
@@ -128,6 +140,15 @@ class EngineImpl : public Engine {
   BeamDriver beams_;
   KvMemory memory_;
   PrefixRestorer restorer_;
+
+  // The step that was started before the tokens of the previous step were sent. Between StartAhead
+  // and FinishAhead the engine's thread runs only callbacks.
+  struct StepAheadState {
+    std::vector<SequencePart> parts;
+    bool is_running = false, has_several = false;
+    absl::Status status;  // result of the last FinishAhead
+  };
+  StepAheadState ahead_;
 
   std::thread thread_;
 };

@@ -111,6 +111,20 @@ std::optional<EngineRound> RoundPlanner::Next(const EngineAudit& audit) {
   }
 }
 
+std::vector<SequencePart> RoundPlanner::NextDecodes() {
+  absl::MutexLock lock(&mu_);
+  const absl::Time now = absl::Now();
+  for (const auto& [id, sequence] : sequences_) {
+    if (!EndStatus(*sequence, now).ok()) return {};
+    if (sequence->fetch.HasArrived() || now >= sequence->fetch.deadline()) return {};
+  }
+  if (!scheduler_.OnlyDecodes()) return {};
+  if (retries_admission_ && scheduler_.Candidate().has_value()) return {};
+  EngineRound round;
+  PlanStep(&round);
+  return std::move(round.step);
+}
+
 void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
   mu_.AssertHeld();
   for (const auto& [id, sequence] : sequences_) {
@@ -134,7 +148,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
 absl::Status RoundPlanner::EndStatus(const Sequence& sequence, absl::Time now) const {
   mu_.AssertHeld();
   if (sequence.state->failed) return absl::CancelledError("another sample failed");
-  if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
+  if (sequence.state->cancelled) return Cancelled();
   if (stopping_ || out_of_time_) return ShuttingDown();
   if (dropped_ids_.count(sequence.id) > 0) {
     return QueueIsFull(", and a tenant with fewer requests took this request's place");

@@ -68,6 +68,9 @@ class RoundPlanner {
   RoundPlanner(const EngineOptions& options, const KvLayout& layout, const ModelRunner* model,
                EngineCounters* counters);
 
+  // Returns the error of a request that its caller cancelled.
+  static absl::Status Cancelled() { return absl::CancelledError("cancelled by the caller"); }
+
   // REQUIRES: no sequence is active.
   void SetCache(PrefixCache* cache) ABSL_LOCKS_EXCLUDED(mu_);
   PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -90,6 +93,9 @@ class RoundPlanner {
   // Waits for work and returns the next round. Returns nullopt after Stop. Called by the engine's
   // thread only.
   std::optional<EngineRound> Next(const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the step of the next round if the round has nothing to do but decode: no sequence ends,
+  // may be admitted, or starts or continues its prefill. Else returns no parts.
+  std::vector<SequencePart> NextDecodes() ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the next sequence to admit. Returns null if no sequence waits, or if too few places are
   // free.
   SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);

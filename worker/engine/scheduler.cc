@@ -33,6 +33,11 @@ uint32_t Scheduler::queued() const {
   }));
 }
 
+bool Scheduler::OnlyDecodes() const {
+  return std::none_of(entries_.begin(), entries_.end(),
+                      [](const auto& one) { return one.second.state == State::kPrefilling; });
+}
+
 std::map<std::string, uint32_t> Scheduler::Places(bool with_queued) const {
   std::map<std::string, uint32_t> places;
   for (const auto& [id, entry] : entries_) {

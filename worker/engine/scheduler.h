@@ -99,6 +99,9 @@ class Scheduler {
   // Returns the maximum rows of any batch with at most `max_running` sequences.
   static uint32_t MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running);
 
+  // Returns whether no sequence has prompt tokens to compute.
+  bool OnlyDecodes() const;
+
   uint32_t running() const;  // number of occupied places
   uint32_t queued() const;
 

@@ -15,6 +15,7 @@
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/base/element.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/kernels/fused_attend.h"
 #include "worker/kernels/highway_targets.h"
 #include "worker/kernels/quantized/quantized_plane.h"
 #include "worker/kernels/reference.h"
@@ -247,6 +248,9 @@ class SplitOfTile {
       outputs[i] = state.outputs + i * shape_.head_dim;
       std::fill_n(outputs[i], shape_.head_dim, 0.0f);
     }
+    if (shape_.fuses) {
+      return FusedValues<T>(scores_, seen_, rows_, {values_, shape_.head_dim, any_}, outputs);
+    }
     int64_t i = 0;
     for (; i + kValueRows <= rows_; i += kValueRows) SumValues(i, outputs + i);
     for (; i < rows_; ++i) {
@@ -287,6 +291,10 @@ class SplitOfTile {
       if (seen_[i].none()) continue;
       begin = std::min(begin, seen_[i].begin / kSums * kSums);
       end = std::max(end, (seen_[i].end + kSums - 1) / kSums * kSums);
+      any_ = {std::min(any_.begin, seen_[i].begin), std::max(any_.end, seen_[i].end)};
+    }
+    if (shape_.fuses) {
+      return FusedScores<T>(queries_, rows_, {keys_, shape_.head_dim, any_}, begin, end, scores_);
     }
     for (int64_t key = begin; key < end; key += kScoreKeys) {
       const T* keys = keys_ + key * shape_.head_dim;
@@ -335,7 +343,7 @@ class SplitOfTile {
         sums[v] = hn::Add(sums[v], weight);
       }
     }
-    *sum = TreeSum(sums);
+    *sum = shape_.fuses ? RoundWeights(begin, end, scores) : TreeSum(sums);
   }
 
   // Adds weight * value for four rows that begin at row `i`: for all four rows at once over the
@@ -367,6 +375,7 @@ class SplitOfTile {
   KvQuantization quantization_;
   int64_t kv_head_ = 0;
   SeenKeys seen_[kTileMax];
+  SeenKeys any_ = {AttendShape::kSplitMax, 0};  // the keys that at least one row attends to
   const float* queries_[kTileMax];
   float* scores_[kTileMax];  // [row][key]: scores, later softmax weights
   alignas(kKernelAlignBytes) float scores_room_[kTileMax * AttendShape::kSplitMax];

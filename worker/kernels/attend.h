@@ -46,6 +46,8 @@ struct AttendShape {
   int64_t window = 0;
   float softcap = 0;                            // softcap of the scores; 0: no softcap
   ElementType kv_type = ElementType::kFloat32;  // kFloat32 or kBFloat16
+  // Whether products are chains of FusedDot on values rounded to bfloat16 (fused_attend.h).
+  bool fuses = false;
 
   int64_t sharers() const { return heads / kv_heads; }  // query heads that share one KV head
 };

@@ -75,6 +75,14 @@ HEARTH_HOST_DEVICE float FloatOf(uint32_t bits) {
 }
 #endif
 
+// Returns `bits` of a bfloat16, where infinity becomes the largest finite number of its sign, and
+// NaN the largest finite number.
+HEARTH_HOST_DEVICE uint16_t FiniteBf16(uint16_t bits) {
+  constexpr uint16_t kLargest = 0x7f7f;
+  if ((bits & 0x7f80) != 0x7f80) return bits;
+  return (bits & 0x7f) != 0 ? kLargest : static_cast<uint16_t>(kLargest | (bits & 0x8000));
+}
+
 // Returns the greater of a and b. If b is NaN, returns a.
 HEARTH_HOST_DEVICE float Max(float a, float b) { return a < b ? b : a; }
 

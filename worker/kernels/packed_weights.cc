@@ -81,7 +81,7 @@ const char* WeightFormName(WeightForm form) {
 }
 
 const char* ArithmeticName(Arithmetic arithmetic) {
-  constexpr const char* kNames[] = {"float32", "int8/32/1", "bf16/16/1"};
+  constexpr const char* kNames[] = {"float32", "int8/32/1", "bf16/16/2"};
   return kNames[static_cast<int>(arithmetic)];
 }
 

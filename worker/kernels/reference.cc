@@ -29,6 +29,34 @@ std::vector<float> Widened(const T* from, int64_t count) {
   return wide;
 }
 
+// The products of fused_attend.h for one row.
+float FusedScore(const float* query, const std::vector<float>& key) {
+  std::vector<uint16_t> narrow[2];
+  for (size_t i = 0; i < key.size(); ++i) {
+    narrow[0].push_back(NarrowOne(query[i]).bits);
+    narrow[1].push_back(NarrowOne(key[i]).bits);
+  }
+  return FusedChain(narrow[0].data(), narrow[1].data(), 0, static_cast<int>(key.size()));
+}
+
+template <typename T>
+void AddFusedValues(const T* values, const SeenKeys& seen, const std::vector<float>& weights,
+                    std::vector<float>* outputs) {
+  const auto head_dim = static_cast<int64_t>(outputs->size());
+  for (int64_t group = seen.begin / 16 * 16; group < seen.end; group += 16) {
+    for (int64_t d = 0; d < head_dim; ++d) {
+      uint16_t of_weights[16] = {}, of_values[16] = {};
+      for (int64_t key = std::max(group, seen.begin); key < std::min(group + 16, seen.end); ++key) {
+        of_weights[key - group] = NarrowOne(weights[static_cast<size_t>(key)]).bits;
+        of_values[key - group] =
+            exact::FiniteBf16(NarrowOne(WidenOne(values[key * head_dim + d])).bits);
+      }
+      float& output = (*outputs)[static_cast<size_t>(d)];
+      output = FusedDot(of_weights, of_values, output);
+    }
+  }
+}
+
 // Returns the softmax state of one row and one head over the keys of one split.
 template <typename T>
 RowState SplitState(const AttendShape& shape, const T* keys, const T* values, const SeenKeys& seen,
@@ -39,7 +67,7 @@ RowState SplitState(const AttendShape& shape, const T* keys, const T* values, co
   for (int64_t key = seen.begin; key < seen.end; ++key) {
     const std::vector<float> wide = Widened(keys + key * shape.head_dim, shape.head_dim);
     float& score = weights[static_cast<size_t>(key)];
-    score = Dot(query, wide.data(), shape.head_dim);
+    score = shape.fuses ? FusedScore(query, wide) : Dot(query, wide.data(), shape.head_dim);
     if (shape.softcap > 0) score = Tanh(score / shape.softcap) * shape.softcap;
     state.largest = std::max(state.largest, score);
   }
@@ -47,13 +75,15 @@ RowState SplitState(const AttendShape& shape, const T* keys, const T* values, co
   for (int64_t key = seen.begin; key < seen.end; ++key) {
     float& weight = weights[static_cast<size_t>(key)];
     weight = Exp(weight - state.largest);
+    if (shape.fuses) weight = WidenOne(NarrowOne(weight));
     sums[key % 16] += weight;
-    for (int64_t d = 0; d < shape.head_dim; ++d) {
+    for (int64_t d = 0; d < shape.head_dim && !shape.fuses; ++d) {
       float& output = state.outputs[static_cast<size_t>(d)];
       output = std::fma(weight, WidenOne(values[key * shape.head_dim + d]), output);
     }
   }
   state.sum = TreeSum(sums);
+  if (shape.fuses) AddFusedValues(values, seen, weights, &state.outputs);
   return state;
 }
 

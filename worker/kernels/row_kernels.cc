@@ -188,6 +188,9 @@ void NormRotateAppendRow(const QkvShape& shape, const QkvToken& token, float* ro
     const int64_t at = head * token.head_stride;
     if (narrow) {
       RoundRow(row, dim, narrow_values + at);
+      for (int64_t i = at; shape.values_are_finite && i < at + dim; ++i) {
+        narrow_values[i].bits = exact::FiniteBf16(narrow_values[i].bits);
+      }
     } else {
       std::copy_n(row, dim, reinterpret_cast<float*>(token.values) + at);
     }

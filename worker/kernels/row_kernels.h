@@ -44,6 +44,7 @@ struct QkvShape {
   float epsilon = 0;
   // kFloat32 or kBFloat16; bfloat16 is rounded to nearest, ties to even
   ElementType kv_type = ElementType::kFloat32;
+  bool values_are_finite = false;  // exact::FiniteBf16 of each bfloat16 value is written
 };
 
 // Where one token's keys and values are written, and the RoPE angles of its position. The addresses

@@ -53,6 +53,7 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     const std::string dir = NewTinyCheckpoint(geometry, "device_adapters");
     InvariantGemmaOptions options{1, 16};
     options.arithmetic = GetParam();
+    options.kv_dtype = std::nullopt;
     models_[0] = InvariantGemma::Load(dir, options).value();
     options.device = device_;
     models_[1] = InvariantGemma::Load(dir, options).value();

@@ -63,11 +63,11 @@ TEST_P(DeviceForwardHeads, RequestsWithBf16KvMatchCpuBits) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
-// The CPU computes the same bits from panels of weights.
+// The CPU computes the same bits from panels of weights and with other tiles of attention.
 TEST_P(DeviceForwardHeads, Bf16RequestsMatchCpuBits) {
   const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_bf16");
   auto requests = RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/70, /*first=*/1,
-                                       WeightForm::kStored, KvDtype::kFloat32,
+                                       WeightForm::kStored, KvDtype::kBFloat16,
                                        std::make_shared<EmulatedDevice>(), Arithmetic::kBFloat16);
   ASSERT_TRUE(requests.ok()) << requests.status();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
@@ -213,6 +213,7 @@ TEST(DeviceForward, OtherMatrixInstructionRefusesBf16) {
               HasSubstr("not available: the GPU has a compute capability below 9.0"));
   device->fuses = true;
   options.arithmetic = Arithmetic::kBFloat16;
+  options.kv_dtype = std::nullopt;
   EXPECT_THAT(Refusal(Dir(), options),
               HasSubstr("(1 of 1024 sums differ): use --arithmetic auto, which is float32"));
   device->flips = false;
@@ -271,6 +272,7 @@ void CompareSteps(const std::string& dir, std::unique_ptr<InvariantGemma> on_dev
                   Arithmetic arithmetic, const std::vector<int>& steps) {
   InvariantGemmaOptions options{1, 16};
   options.arithmetic = arithmetic;
+  options.kv_dtype = std::nullopt;
   const Pair pair(dir, options, std::move(on_device));
   Text text(pair);
   for (const int rows : steps) text.Step(rows, rows, 1);
@@ -282,6 +284,7 @@ TEST(DeviceForward, WarpgroupProductsMatchCpuBits) {
     const auto device = std::make_shared<CountingDevice>();
     InvariantGemmaOptions options = OnDevice(device);
     options.arithmetic = Arithmetic::kBFloat16;
+    options.kv_dtype = std::nullopt;
     auto gemma = InvariantGemma::Load(dir, options);
     ASSERT_TRUE(gemma.ok()) << gemma.status();
     if (broken) device->lost = ProductNumber(ProductKind::kWarpgroup, 1, false);
@@ -306,6 +309,7 @@ TEST(DeviceForward, TunedTilingsMatchCpuBits) {
       device->fastest = tiling;
       InvariantGemmaOptions options = OnDevice(device);
       options.arithmetic = arithmetic;
+      options.kv_dtype = std::nullopt;
       auto gemma = InvariantGemma::Load(dir, options);
       ASSERT_TRUE(gemma.ok()) << gemma.status();
       ASSERT_TRUE((*gemma)->SelfTest("").ok());
@@ -372,6 +376,7 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   earlier->fuses = false;
   InvariantGemmaOptions bf16 = OnDevice(earlier);
   bf16.arithmetic = Arithmetic::kBFloat16;
+  bf16.kv_dtype = KvDtype::kBFloat16;
   EXPECT_THAT(Refusal(Dir(), bf16), HasSubstr("use --arithmetic auto, which is float32"));
   EXPECT_THAT(Refusal(NewTinyCheckpoint(Geometry("lg", 24, 4, 1, 272), "heads"), OnDevice(device)),
               HasSubstr("head_dim must be at most 256; got 272"));

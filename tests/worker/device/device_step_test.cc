@@ -35,7 +35,7 @@ class Pair {
  public:
   explicit Pair(const SeededGeometry& geometry, bool late = false,
                 const DeviceStepLimits& limits = {256, 64, 512, 1024}, int split = kSplit,
-                KvDtype kv_dtype = KvDtype::kFloat32)
+                KvDtype kv_dtype = KvDtype::kFloat32, Arithmetic arithmetic = Arithmetic::kFloat32)
       : device_(late) {
     std::string pattern =
         (std::filesystem::temp_directory_path() / "hearth_device_XXXXXX").string();
@@ -43,6 +43,7 @@ class Pair {
     WriteSeededModel(geometry, dir_);
     InvariantGemmaOptions options{1, split, uint64_t{1} << 30};
     options.kv_dtype = kv_dtype;
+    options.arithmetic = arithmetic;
     auto loaded = InvariantGemma::Load(dir_, options);
     if (!loaded.ok()) std::abort();
     gemma_ = *std::move(loaded);
@@ -51,6 +52,7 @@ class Pair {
                                return MakeSeededMatrix(&device_, rows, inputs, is_pair);
                              });
     model_.shape.kv_is_bf16 = kv_dtype == KvDtype::kBFloat16;
+    model_.multiplies_bf16 = arithmetic == Arithmetic::kBFloat16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, limits);
   }
   ~Pair() { std::filesystem::remove_all(dir_); }
@@ -217,6 +219,51 @@ TEST(DeviceStep, Bf16KeysAndValuesMatchCpuBits) {
   LateCopies::SetLate(false);
 }
 
+struct AttentionCase {
+  SeededGeometry geometry;
+  int split;
+};
+class DeviceStepInBf16 : public testing::TestWithParam<AttentionCase> {};
+
+// Prompts of one row to more than two tiles, over several splits, alone and together; then
+// decoding.
+TEST_P(DeviceStepInBf16, AttentionMatchesCpuBits) {
+  Pair pair(GetParam().geometry, true, {256, 64, 512, 1024}, GetParam().split, KvDtype::kBFloat16,
+            Arithmetic::kBFloat16);
+  Texts texts(&pair, 4);
+  for (const int rows : {1, 2, 4, 8, 16, 33}) texts.Step({{0, rows, std::min(rows, 2)}});
+  texts.Step({{1, 135, 1}});
+  texts.Step({{1, 1, 1}, {2, 33, 2}, {0, 90, 0}});
+  for (int i = 0; i < 3; ++i) texts.Step({{0, 1, 1}, {2, 1, 1}, {1, 1, 1}, {3, 2, 1}});
+  LateCopies::SetLate(false);
+}
+
+SeededGeometry Softcapped() {
+  SeededGeometry geometry = Geometry("lg", 40, 6, 2);
+  geometry.attention_softcap = 1.5;
+  return geometry;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DeviceStepInBf16,
+                         testing::Values(AttentionCase{Geometry("lg", 24, 1, 1, 64), 32},
+                                         AttentionCase{Geometry("gl", 100, 4, 2, 128), 128},
+                                         AttentionCase{Geometry("lg", 33, 4, 1, 256), 64},
+                                         AttentionCase{Softcapped(), 16},
+                                         AttentionCase{Geometry("lg", 17, 9, 1, 16), 16},
+                                         AttentionCase{Geometry("lg", 150, 16, 1, 48), 256}));
+
+TEST(DeviceStep, EveryRowCountInBf16MatchesCpuBits) {
+  Pair pair(Geometry("lg", 20, 4, 1), false, {256, 64, 40, 1024}, kSplit, KvDtype::kBFloat16,
+            Arithmetic::kBFloat16);
+  Texts texts(&pair, 34);
+  for (int rows = 1; rows <= 33; rows += rows < 9 ? 1 : 6) {
+    std::vector<Texts::Some> some;
+    for (int i = 0; i < rows; ++i) some.push_back({i, 1, 1});
+    texts.Step(some);
+  }
+  texts.Step({{33, 33, 33}});
+}
+
 // If the buffer for softmax states is too small, one item computes all splits of a row.
 TEST(DeviceStep, SmallStateBufferMatchesCpuBits) {
   Pair pair(Geometry("lg", 24, 4, 1), false, {256, 64, 40, 1024});
@@ -240,6 +287,15 @@ TEST(DeviceStep, DelayedCopiesGiveSameBits) {
   Pair pair(Geometry("lg", 20, 4, 2), true);
   Texts texts(&pair, 2);
   texts.Step({{0, 40, 1}});
+  texts.Step({{0, 1, 1}, {1, 3, 1}});
+  LateCopies::SetLate(false);
+}
+
+TEST(DeviceStep, DelayedCopiesInBf16GiveSameBits) {
+  Pair pair(Geometry("lg", 20, 4, 2), true, {256, 64, 512, 1024}, 128, KvDtype::kBFloat16,
+            Arithmetic::kBFloat16);
+  Texts texts(&pair, 2);
+  texts.Step({{0, 140, 1}});
   texts.Step({{0, 1, 1}, {1, 3, 1}});
   LateCopies::SetLate(false);
 }

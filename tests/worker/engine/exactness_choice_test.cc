@@ -273,16 +273,18 @@ TEST(ArithmeticChoiceTest, Bf16ChangesTheFingerprint) {
   const std::string dir = NewTinyCheckpoint(geometry, "bf16");
   EngineOptions options = InvariantOptions();
   options.device = kEmulatedDevice;
+  options.kv_dtype = KvDtypeChoice::kBFloat16;
   TestWorker floats(dir, options);
   EXPECT_EQ(floats->arithmetic(), "float32");
   options.arithmetic = ArithmeticChoice::kBFloat16;
+  options.kv_dtype = KvDtypeChoice::kAuto;
   TestWorker narrow(dir, options);
-  EXPECT_EQ(narrow->arithmetic(), "bf16/16/1");
-  EXPECT_EQ(narrow->layout().dtype, KvDtype::kFloat32);
+  EXPECT_EQ(narrow->arithmetic(), "bf16/16/2");
+  EXPECT_EQ(narrow->layout().dtype, KvDtype::kBFloat16);
   const auto differences = Compare(floats->fingerprint(), narrow->fingerprint());
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0].field, "arithmetic");
-  EXPECT_EQ(differences[0].theirs, "bf16/16/1");
+  EXPECT_EQ(differences[0].theirs, "bf16/16/2");
   options.device = "cpu";
   TestWorker on_cpu(dir, options);
   EXPECT_TRUE(Compare(narrow->fingerprint(), on_cpu->fingerprint()).empty());
@@ -301,6 +303,16 @@ TEST(ArithmeticChoiceTest, Bf16NeedsBFloat16Weights) {
   EXPECT_THAT(std::string(engine.status().message()),
               testing::AllOf(HasSubstr("arithmetic: bf16 multiplies bfloat16 weights only"),
                              HasSubstr("is used as F32"), HasSubstr("use --arithmetic auto")));
+}
+
+TEST(ArithmeticChoiceTest, Bf16NeedsBFloat16KeysAndValues) {
+  EngineOptions options = Emulated();
+  options.model_dir = DeviceDir();
+  options.arithmetic = ArithmeticChoice::kBFloat16;
+  options.kv_dtype = KvDtypeChoice::kFloat32;
+  const auto engine = Engine::Create(options);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("leave --kv-dtype at auto"));
 }
 
 TEST(KvDtypeChoiceTest, BFloat16HalvesKvBytes) {

@@ -7,6 +7,7 @@
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/functions.h"
+#include "worker/kernels/fused_dot.h"
 #include "worker/kernels/reference.h"
 
 namespace hearth {
@@ -183,6 +184,57 @@ TEST(Attend, BFloat16KeysMatchReference) {
   ForEachTarget([&](const std::string& target) {
     for (const int64_t rows : {1, 3, 40}) ExpectAttended(test, 0, rows, InThisThread, target);
   });
+}
+
+AttendShape Fused(AttendShape shape, float softcap = 0) {
+  shape.kv_type = ElementType::kBFloat16;
+  shape.fuses = true;
+  shape.softcap = softcap;
+  return shape;
+}
+
+// Values outside a row's range are finite in the reference and NaN in the other computation.
+TEST(Attend, ChainsOfFusedDotMatchReference) {
+  for (const AttendShape& shape :
+       {Fused(MakeShape(4, 1, 256, 128, 100)), Fused(MakeShape(3, 3, 64, 32, 0), 2.5f),
+        Fused(MakeShape(16, 1, 16, 16, 5)), Fused(MakeShape(10, 2, 48, 16, 33))}) {
+    const AttendCase test(shape, 120, 20, 2);
+    ForEachTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 4, 20}) ExpectAttended(test, 0, rows, InThisThread, target);
+    });
+  }
+}
+
+TEST(Attend, ChainsOfFusedDotGiveSameBitsInEveryStep) {
+  for (const int64_t window : {0, 1, 19}) {
+    const AttendCase test(Fused(MakeShape(2, 1, 32, 16, window)), 0, 70, 4);
+    for (const int64_t step : {1, 7, 70}) {
+      for (int64_t first = 0; first < 70; first += step) {
+        ExpectAttended(test, first, std::min(step, 70 - first), InThisThread, "step");
+      }
+    }
+  }
+}
+
+// fused_attend.h relies on this: a product with the weight +0 adds nothing to a sum.
+TEST(FusedDot, ZeroWeightsChangeNoBit) {
+  Numbers numbers(3);
+  for (int i = 0; i < 20000; ++i) {
+    uint16_t weights[kStepInputs], values[kStepInputs], others[kStepInputs],
+        zeros[kStepInputs] = {};
+    for (int k = 0; k < kStepInputs; ++k) {
+      weights[k] = numbers.Next() % 2 == 0 ? 0 : static_cast<uint16_t>(numbers.Next() % 0x3f81);
+      values[k] = static_cast<uint16_t>(numbers.Next() % 0x7f80 | numbers.Next() % 2 << 15);
+      const auto other = static_cast<uint16_t>(numbers.Next() % 0x7f80);
+      others[k] = weights[k] == 0 ? other : values[k];
+    }
+    float sum = FloatOfBits(static_cast<uint32_t>(numbers.Next() << 1 ^ numbers.Next()));
+    if (!std::isfinite(sum) || BitsOfFloat(sum) == 0x80000000) sum = 0;
+    EXPECT_EQ(BitsOfFloat(FusedDot(weights, values, sum)),
+              BitsOfFloat(FusedDot(weights, others, sum)));
+    EXPECT_EQ(BitsOfFloat(FusedDot(zeros, values, sum)), BitsOfFloat(sum));
+    EXPECT_NE(BitsOfFloat(FusedDot(weights, values, sum)), 0x80000000);
+  }
 }
 
 // A row has the same bits in a prefill step of any size and in decoding, at each offset in a block.

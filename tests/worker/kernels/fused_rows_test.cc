@@ -141,16 +141,22 @@ void ExpectAppendedNarrow(const HeadShape& heads, int64_t position) {
   const int64_t all = heads.kv_heads * dim;
   ForEachTarget([&](const std::string& target) {
     QkvShape shape{heads.heads, heads.kv_heads, dim, scales.Row(0), scales.Row(1), kEpsilon};
-    FencedRows wide_row = row, narrow_row = row;
+    FencedRows wide_row = row;
     std::vector<float> wide(static_cast<size_t>(2 * all));
     std::vector<BFloat16> narrow(static_cast<size_t>(2 * all) + 1, BFloat16{0x7777});
     auto* const at = reinterpret_cast<std::byte*>(wide.data());
     NormRotateAppend(shape, {cos, sin, at, at + all * 4, dim}, wide_row.Row(0));
     shape.kv_type = ElementType::kBFloat16;
     auto* const narrow_at = reinterpret_cast<std::byte*>(narrow.data());
-    NormRotateAppend(shape, {cos, sin, narrow_at, narrow_at + all * 2, dim}, narrow_row.Row(0));
-    for (size_t i = 0; i < wide.size(); ++i) {
-      EXPECT_EQ(narrow[i].bits, NarrowOne(wide[i]).bits) << target << ", " << wide[i];
+    for (const bool are_finite : {false, true}) {
+      shape.values_are_finite = are_finite;
+      FencedRows narrow_row = row;
+      NormRotateAppend(shape, {cos, sin, narrow_at, narrow_at + all * 2, dim}, narrow_row.Row(0));
+      for (size_t i = 0; i < wide.size(); ++i) {
+        const uint16_t bits = NarrowOne(wide[i]).bits;
+        const bool is_changed = are_finite && i >= static_cast<size_t>(all);
+        EXPECT_EQ(narrow[i].bits, is_changed ? exact::FiniteBf16(bits) : bits) << target << wide[i];
+      }
     }
     EXPECT_EQ(narrow.back().bits, 0x7777) << target;
   });
@@ -160,6 +166,16 @@ TEST(FusedRows, KvAppendRoundsToBFloat16) {
   for (const HeadShape& heads : {HeadShape{4, 1, 256}, {3, 3, 2}, {5, 5, 38}}) {
     for (const int64_t position : {0, 1000}) ExpectAppendedNarrow(heads, position);
   }
+}
+
+TEST(FusedRows, FiniteBf16ReplacesInfinityAndNan) {
+  for (const int bits : {0x0000, 0x8000, 0x0001, 0x3f80, 0x7f7f, 0xff7f}) {
+    EXPECT_EQ(exact::FiniteBf16(static_cast<uint16_t>(bits)), bits);
+  }
+  EXPECT_EQ(exact::FiniteBf16(0x7f80), 0x7f7f);
+  EXPECT_EQ(exact::FiniteBf16(0xff80), 0xff7f);
+  // The sign of a NaN differs between processors.
+  for (const uint16_t bits : {0x7f81, 0xff81, 0x7fff}) EXPECT_EQ(exact::FiniteBf16(bits), 0x7f7f);
 }
 
 TEST(FusedRows, BFloat16RoundsToNearestEven) {

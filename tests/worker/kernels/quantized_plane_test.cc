@@ -195,6 +195,9 @@ TEST(QuantizedPlane, AttentionOverQuantizedBlocksMatchesReference) {
       form.axis_value = -1 - axis;
       ExpectAttendsSealed(SealedShape(64, 0), form);
       ExpectAttendsSealed(SealedShape(16, 24), form);
+      AttendShape fused = SealedShape(16, 24);
+      fused.fuses = true;
+      ExpectAttendsSealed(fused, form);
       form.group = 8;  // smaller than a vector
       ExpectAttendsSealed(SealedShape(32, 0), form);
     }

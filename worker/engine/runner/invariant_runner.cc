@@ -148,12 +148,17 @@ absl::Status InvariantRunner::MakeRoom(SequenceKv* kv, int tokens) {
 }
 
 absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
-  std::vector<InvariantGemma::Part> of_model;
+  const absl::Status started = Start(parts);
+  return started.ok() ? Finish() : started;
+}
+
+absl::Status InvariantRunner::Start(absl::Span<const StepPart> parts) {
+  started_.clear();
   for (const StepPart& part : parts) {
     const int want = part.logits == nullptr ? 0 : static_cast<int>(part.wanted);
-    of_model.push_back({BlocksOf(part.kv), part.tokens, want, part.logits, part.greedy});
+    started_.push_back({BlocksOf(part.kv), part.tokens, want, part.logits, part.greedy});
   }
-  return gemma_->Step(of_model);
+  return gemma_->Start(started_);
 }
 
 void InvariantRunner::Forget(SequenceKv* kv, int length) {

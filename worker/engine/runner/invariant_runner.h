@@ -53,6 +53,9 @@ class InvariantRunner : public ModelRunner {
   bool batches() const override { return true; }
   absl::Status MakeRoom(SequenceKv* kv, int tokens) override;
   absl::Status Step(absl::Span<const StepPart> parts) override;
+  bool is_asynchronous() const override { return device_kind_ != "cpu"; }
+  absl::Status Start(absl::Span<const StepPart> parts) override;
+  absl::Status Finish() override { return gemma_->Finish(started_); }
   void Forget(SequenceKv* kv, int length) override;
 
  private:
@@ -62,6 +65,7 @@ class InvariantRunner : public ModelRunner {
   std::vector<ModelAdapter> adapters_;
   std::vector<std::shared_ptr<const LoraAdapter>> adapter_weights_;  // parallel to adapters_
   const std::string device_kind_;
+  std::vector<InvariantGemma::Part> started_;  // parts of the latest step
 };
 
 }  // namespace hearth

@@ -130,6 +130,12 @@ class ModelRunner {
   // kResourceExhausted: out of memory; the step may be retried.
   // REQUIRES: each `kv` occurs once; there is one part unless batches().
   virtual absl::Status Step(absl::Span<const StepPart> parts) = 0;
+  // Returns whether Start may return before the step is computed (a device computes).
+  virtual bool is_asynchronous() const { return false; }
+  // The two halves of Step. Between Start and Finish only const methods may be called, and the
+  // sequences of the step must not be released. Finish is called only if Start succeeded.
+  virtual absl::Status Start(absl::Span<const StepPart> parts) { return Step(parts); }
+  virtual absl::Status Finish() { return absl::OkStatus(); }
   // Removes the tokens from index `length` on, which the latest step appended. REQUIRES: batches();
   // the blocks of these tokens are not shared.
   virtual void Forget(SequenceKv* kv, int length) {

@@ -346,9 +346,7 @@ int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
   return static_cast<int>(at - adapters_.begin());
 }
 
-// Waits for the whole step. If the device fails, the step fails, so rows that are shared or stored
-// later are valid.
-absl::Status DeviceForward::Run(Parts parts) {
+absl::Status DeviceForward::Start(Parts parts) {
   const FloatMode mode;
   if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
   const auto await = [parts](int layer) {
@@ -395,6 +393,10 @@ absl::Status DeviceForward::Run(Parts parts) {
     }
   }
   RunPiece(&piece, await);
+  return Failure();
+}
+
+absl::Status DeviceForward::Finish(Parts parts) {
   device_->Wait();
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const GreedyKey* keys = keys_;

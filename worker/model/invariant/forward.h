@@ -22,11 +22,15 @@ class Forward {
   using Parts = absl::Span<const InvariantPart>;
 
   virtual ~Forward() = default;
-  // Computes the tokens of the parts and writes their logits. The caller then calls Advance on the
-  // sequences. Errors: a failure of the device. REQUIRES: PrepareParts accepted the parts.
-  virtual absl::Status Run(Parts parts) = 0;
+  // Start begins to compute the tokens of the parts and their logits; Finish waits for the end. The
+  // caller then calls Advance on the sequences. The CPU computes in Start. Between the calls, the
+  // sequences and their logits must not be used. Errors: a failure of the device. REQUIRES:
+  // PrepareParts accepted the parts; both calls have the same parts; the tokens are needed by Start
+  // only.
+  virtual absl::Status Start(Parts parts) = 0;
+  virtual absl::Status Finish(Parts) { return absl::OkStatus(); }
   // Prepares for steps whose sequences use the adapter. kResourceExhausted: the device has too
-  // little memory. REQUIRES: no Run is running.
+  // little memory. REQUIRES: no step is running.
   virtual absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& /*adapter*/) {
     return absl::OkStatus();
   }

@@ -39,9 +39,8 @@ uint64_t NextModel() {
 
 std::shared_ptr<const KvLayout> LayoutFor(const InvariantWeights& weights,
                                           const InvariantGemmaOptions& options) {
-  const bool integers = weights.arithmetic() == Arithmetic::kInt8;
-  const KvDtype dtype =
-      options.kv_dtype.value_or(integers ? KvDtype::kBFloat16 : KvDtype::kFloat32);
+  const bool is_wide = weights.arithmetic() == Arithmetic::kFloat32;
+  const KvDtype dtype = options.kv_dtype.value_or(is_wide ? KvDtype::kFloat32 : KvDtype::kBFloat16);
   return std::make_shared<const KvLayout>(LayoutOf(
       weights.config(), dtype, static_cast<uint32_t>(options.chunk), Exactness::kInvariant));
 }
@@ -64,6 +63,11 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
     return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
                                                  " with factor ", rope.factor,
                                                  "; both must be in [1, 1e30]"));
+  }
+  if (options.arithmetic == Arithmetic::kBFloat16 && options.kv_dtype == KvDtype::kFloat32) {
+    return absl::InvalidArgumentError(
+        "kv-dtype: float32: arithmetic bf16 needs keys and values in bfloat16: leave --kv-dtype at "
+        "auto");
   }
   const int chunk = options.chunk;
   if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || options.threads < 1) {
@@ -144,16 +148,28 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
 }
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
+  const absl::Status started = Start(parts);
+  return started.ok() ? Finish(parts) : started;
+}
+
+absl::Status InvariantGemma::Start(absl::Span<const Part> parts) const {
   if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
-  const absl::Status run = forward_->Run(parts);
+  const absl::Status started = forward_->Start(parts);
+  if (started.ok()) return started;
+  for (const Part& part : parts) part.kv->ReleaseRoom();
+  return started;
+}
+
+absl::Status InvariantGemma::Finish(absl::Span<const Part> parts) const {
+  const absl::Status finished = forward_->Finish(parts);
   for (const Part& part : parts) {
-    if (run.ok()) {
+    if (finished.ok()) {
       part.kv->Advance(static_cast<int>(part.tokens.size()));
     } else {
       part.kv->ReleaseRoom();
     }
   }
-  return run;
+  return finished;
 }
 
 absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
@@ -248,13 +264,16 @@ LayerWeights InvariantForward::WeightsOf(const InvariantLayer& layer) const {
   weights.pre_feedforward_norm = layer.pre_feedforward_norm.data();
   weights.post_feedforward_norm = layer.post_feedforward_norm.data();
   const AttentionConfig& attention = config_.attention;
+  const bool fuses = weights_->arithmetic() == Arithmetic::kBFloat16;
   weights.heads = {attention.num_heads,
                    attention.num_kv_heads,
                    attention.head_dim,
                    layer.q_norm.data(),
                    layer.k_norm.data(),
                    epsilon(),
-                   kv_type_};
+                   kv_type_,
+                   fuses};
+  weights.attend.fuses = fuses;
   weights.attend.kv_type = kv_type_;
   weights.attend.heads = attention.num_heads;
   weights.attend.kv_heads = attention.num_kv_heads;
@@ -305,7 +324,7 @@ absl::StatusOr<int> InvariantForward::SelfTest(const StepLimits& limits) {
   return test.passes();
 }
 
-absl::Status InvariantForward::Run(Parts parts) {
+absl::Status InvariantForward::Start(Parts parts) {
   const FloatMode mode;
   Begin(parts);
   KernelPhases list;

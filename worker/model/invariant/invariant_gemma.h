@@ -40,7 +40,8 @@
 namespace hearth {
 
 // InvariantForward: the forward pass of a step on the CPU, as one list of loops that the thread
-// pool runs. Run computes the whole pass; the self-test calls its parts (Begin, AddEmbedding, ...).
+// pool runs. Start computes the whole pass; the self-test calls its parts (Begin, AddEmbedding,
+// ...).
 //
 // Thread safety: none; one step at a time. The buffers are reused by the next step.
 // Ownership: weights and thread pool must outlive the InvariantForward.
@@ -50,14 +51,14 @@ class InvariantForward : public Forward {
   InvariantForward(const InvariantWeights* weights, const KvLayout& layout, ThreadPool* pool,
                    LayerHooks hooks);
 
-  absl::Status Run(Parts parts) override;
+  absl::Status Start(Parts parts) override;
   absl::StatusOr<int> SelfTest(const StepLimits& limits) override;
   std::shared_ptr<BlockMemory> memory() const override { return HostMemory(); }
   // With 512 rows the time per row of a matrix product is lowest.
   int alone_rows() const override { return 512; }
   std::string device_kind() const override { return "cpu"; }
 
-  // The parts of Run. REQUIRES: arguments of a list neither move nor grow until the list has run.
+  // The parts of Start. REQUIRES: arguments of a list neither move nor grow until the list has run.
   void Begin(Parts parts);
   void AddEmbedding(const std::vector<float>& first_norm, KernelPhases* list);
   // `number`: the layer's number in the KvLayout of the parts.
@@ -107,8 +108,8 @@ struct InvariantGemmaOptions {
   WeightForm weights = WeightForm::kStored;
   // kInt8: arithmetic of quantized matrices; kBFloat16: arithmetic of all matrices
   Arithmetic arithmetic = Arithmetic::kFloat32;
-  // kFloat32 or kBFloat16; nullopt: kBFloat16 if any matrix is multiplied in integers, else
-  // kFloat32.
+  // kFloat32 or kBFloat16; nullopt: kFloat32 if `arithmetic` of the loaded model is kFloat32, else
+  // kBFloat16. Arithmetic kBFloat16 needs kBFloat16.
   std::optional<KvDtype> kv_dtype = KvDtype::kFloat32;
   std::shared_ptr<Device> device = nullptr;  // device that computes; null: the CPU computes
 };
@@ -169,6 +170,11 @@ class InvariantGemma {
   // more than kStepLogitsMax; or two parts have the same Kv or logits buffer. kResourceExhausted:
   // kv_bytes is too small for all rows.
   absl::Status Step(absl::Span<const Part> parts) const;
+  // The two halves of Step: a device computes between Start and Finish. Until Finish has returned,
+  // the parts and their sequences must not change, and no other step may start. Finish is called
+  // only if Start succeeded, with the same parts.
+  absl::Status Start(absl::Span<const Part> parts) const;
+  absl::Status Finish(absl::Span<const Part> parts) const;
   // Runs a step with one part.
   absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                     std::vector<float>* logits) const;
