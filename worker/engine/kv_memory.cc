@@ -123,9 +123,7 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
   for (;;) {
     absl::Status status = use();
     if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().AwaitSeals() || keeper_->publisher().DropOldest() ||
-        ReleasePooled(sequence))
-      continue;
+    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) return status;
     assert(victim->id > sequence.id);  // a sequence is never preempted for a younger one
