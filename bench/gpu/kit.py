@@ -365,6 +365,7 @@ BF16 = (*INVARIANT, "--arithmetic", "bf16")
 # The most important parts come first, because the last parts are skipped when the time is over.
 PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
          "workers-bf16": of_parts("workers", 90, "--arithmetic", "bf16"),
+         "workers-int8": of_parts("workers", 90, "--weights", "q8_0"),
          "probes": probes,
          **{f"bars-{model.lower()}": device_bench(60, ("bars", model, "bf16"))
             for model in ("4B", "270M", "1B", "27B", "12B")},

@@ -71,6 +71,7 @@ class RandomRequests {
     if (device == nullptr) return requests;
     InvariantGemmaOptions options{2, chunk};
     options.device = std::move(device);
+    options.weights = form;
     options.arithmetic = arithmetic;
     options.kv_dtype = kv_dtype;
     auto model = InvariantGemma::Load(model_dir, options);

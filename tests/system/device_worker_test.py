@@ -78,14 +78,18 @@ class TinyModels(DeviceTest):
     def test_adapter_restores_exactly(self):
         self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS, adapter=True)
 
+    def test_integers_restore_exactly(self):
+        self.check(self.model("narrow", dtype="bfloat16"), CHUNK_TOKENS, "--weights", "q4_0")
+
     def test_unsupported_flags_stop_start(self):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
                 ("use --exactness auto", model, "--exactness", "exact"),
                 ("quantized needs --kv-dtype float32; got bfloat16", model, "--kv-cache",
                  "quantized", "--kv-quantization", "group=16", "--kv-dtype", "bfloat16"),
-                ("weights: q8_0 is supported on the CPU", model, "--weights", "q8_0"),
-                ("arithmetic: int8 is supported on the CPU", model, "--arithmetic", "int8"),
+                ("arithmetic: int8 needs quantized weights", model, "--arithmetic", "int8"),
+                ("leave --arithmetic at auto", model, "--weights", "q8_0", "--arithmetic",
+                 "float32"),
                 ("set --chunk-tokens to 256 or less", model, "--chunk-tokens", "512"),
                 ("arithmetic: bf16 multiplies bfloat16 weights only", float32, "--arithmetic",
                  "bf16"),
@@ -107,6 +111,9 @@ class RealModel(DeviceTest):
 
     def test_gemma_270m_restores_exactly(self):
         self.check(ROOT / "models" / "gemma-3-270m", 128, vocabulary_step=1000)
+
+    def test_gemma_270m_in_integers_restores_exactly(self):
+        self.check(ROOT / "models" / "gemma-3-270m.gguf", 128, vocabulary_step=1000)
 
     def test_gemma_270m_in_bf16_restores_exactly(self):
         self.check(ROOT / "models" / "gemma-3-270m", 128, "--arithmetic", "bf16",

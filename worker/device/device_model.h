@@ -54,7 +54,8 @@ struct DeviceModel {
   // whether products and attention compute in bfloat16 (Bf16ProductProgram, Bf16AttendProgram),
   // else in float32; needs kv_is_bf16
   bool multiplies_bf16 = false;
-  DeviceMatrix head;  // output matrix; also the embedding (tied weights)
+  bool has_integers = false;  // whether any matrix is quantized (IntegerProductProgram)
+  DeviceMatrix head;          // output matrix; also the embedding (tied weights)
   const float *final_norm = nullptr;
   // RoPE tables, [0] local and [1] global: [positions][head_dim / 2]
   const float *cos[2] = {}, *sin[2] = {};

@@ -85,6 +85,7 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
   const int64_t states = int64_t{limits.few_items} * shape_.kv_heads * FewTileRows(shape_);
   states_.scalars = NewFloats(states * 2);
   states_.outputs = NewFloats(states * shape_.head_dim);
+  AllocateQuantized(limits.rows);
 }
 
 void DeviceStep::UseWarpgroups(bool use) {
@@ -230,6 +231,7 @@ void DeviceStep::Multiply(ProductKind kind, int tiling, bool is_pair, const Devi
   assert(rows >= 1 && matrix.inputs <= ends.x_stride && matrix.outputs <= ends.y_stride);
   const ProductArguments product = {matrix, ends.x,        row_numbers,   ends.y,
                                     rows,   ends.x_stride, ends.y_stride, softcap};
+  if (matrix.form != IntegerForm::kNone) return LaunchIntegers({product, quantized_, is_pair});
   device_->Launch(ProductNumber(kind, tiling, is_pair), &product,
                   BlocksOf(FactsOf(kind, tiling), rows, matrix.columns));
 }
@@ -281,6 +283,24 @@ void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product)
   }
   Multiply(RowKind(), tiling, is_pair && !splits_pair, matrix, ends, form.rows, nullptr, 0);
   LaunchAdapters(form, layer, product);
+}
+
+void DeviceStep::LaunchIntegers(IntegerArguments product) {
+  const DeviceMatrix& matrix = product.matrix;
+  product.quantized.stride = IntegerRows::PaddedRows(product.rows);
+  device_->Launch(kQuantizeProgram, &product, QuantizeProgram::Blocks(product.rows, matrix.inputs));
+  const int tiling = ChooseIntegerProduct(product.rows, matrix.columns, device_->processors());
+  device_->Launch(IntegerProductNumber(matrix.form, tiling), &product,
+                  BlocksOf(IntegerFactsOf(tiling), product.rows, matrix.columns));
+}
+
+void DeviceStep::AllocateQuantized(int rows) {
+  if (!model_->has_integers) return;
+  const int64_t inputs = std::max({shape_.hidden, shape_.attended(), shape_.intermediate});
+  const int64_t blocks =
+      IntegerBlocks(static_cast<int>(inputs)) * int64_t{IntegerRows::PaddedRows(rows)};
+  quantized_.ints = arena_.Take<unsigned char>(static_cast<size_t>(blocks * IntegerTile::kInputs));
+  quantized_.scales = NewFloats(blocks);
 }
 
 void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {

@@ -1,8 +1,9 @@
-// DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16.
-// Its bits equal those of the CPU kernels. A layer takes nine launches, with warpgroup products
-// twelve, and two more for each matrix product that LoRA adapters of the step's rows change. A step
-// of at most kGraphRows rows is replayed from a captured graph; there is one graph for each of 1,
-// 2, 4, ... rows, with and without adapters.
+// DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16 or
+// integers. Its bits equal those of the CPU kernels. A layer takes nine launches, with warpgroup
+// products twelve, four more that quantize rows if its matrices are quantized, and two more for
+// each matrix product that LoRA adapters of the step's rows change. A step of at most kGraphRows
+// rows is replayed from a captured graph; there is one graph for each of 1, 2, 4, ... rows, with
+// and without adapters.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -19,6 +20,7 @@
 #include "worker/device/device.h"
 #include "worker/device/device_adapters.h"
 #include "worker/device/device_model.h"
+#include "worker/device/integer_product_program.h"
 #include "worker/device/product_choice.h"
 #include "worker/device/step_plan.h"
 #include "worker/kernels/greedy_key.h"
@@ -127,6 +129,9 @@ class DeviceStep {
   void LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows);
   void LaunchInLayer(const Form& form, int layer, StepProduct product);
   void LaunchAdapters(const Form& form, int layer, StepProduct product);
+  // Quantizes the rows, and multiplies them. The quantized rows stay valid until the next call.
+  void LaunchIntegers(IntegerArguments product);
+  void AllocateQuantized(int rows);
   void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
   // How products of rows in float32 are computed.
   ProductKind RowKind() const {
@@ -145,6 +150,7 @@ class DeviceStep {
   const DeviceShape& shape_;
   StepPlan few_, many_;
   Buffers buffers_;
+  IntegerRows quantized_;  // rows of the next product; unused if no matrix is quantized
   SplitStates states_;
   GreedyKey *slice_keys_, *keys_;  // [wanted][kSlices]; [wanted]
   // Measured: with 32 rows overlap is slower, because waiting blocks occupy registers and shared

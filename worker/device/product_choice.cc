@@ -28,6 +28,14 @@ ShapeFacts FactsOfTilings(TypeList<Tilings...>, int tiling) {
   return kFacts[tiling];
 }
 
+template <class... Tilings>
+ShapeFacts IntegerFactsIn(TypeList<Tilings...>, int tiling) {
+  static constexpr ShapeFacts kFacts[] = {
+      {Tilings::kRows, Tilings::kColumns,
+       sizeof(typename IntegerProductProgram<IntegerForm::kInt8Parts, Tilings>::Shared), true}...};
+  return kFacts[tiling];
+}
+
 // One rule for the choice of a product's shape; the first matching rule in kRules decides.
 struct Rule {
   int rows;    // matches products of at most this many rows; 0: any number of rows
@@ -76,6 +84,17 @@ int ChooseBf16Product(int rows) {
   int tiling = 0;
   while (tiling + 1 < Bf16Tilings::kCount && Bf16FactsOf(tiling).rows < rows) ++tiling;
   return tiling;
+}
+
+ShapeFacts IntegerFactsOf(int tiling) { return IntegerFactsIn(IntegerTilings(), tiling); }
+
+// The last tiling has the largest thread blocks; with few of them, some processors would be idle.
+int ChooseIntegerProduct(int rows, int columns, int processors) {
+  constexpr int kLast = IntegerTilings::kCount - 1;
+  int tiling = 0;
+  while (tiling < kLast && IntegerFactsOf(tiling).rows < rows) ++tiling;
+  if (tiling < kLast || BlocksOf(IntegerFactsOf(kLast), rows, columns) >= processors) return tiling;
+  return kLast - 1;
 }
 
 int BlocksOf(const ShapeFacts& facts, int rows, int columns) {

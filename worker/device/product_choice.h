@@ -43,6 +43,11 @@ inline ShapeFacts FactsOf(int shape) { return FactsOf(ProductKind::kFloat, shape
 inline ShapeFacts Bf16FactsOf(int tiling) { return FactsOf(ProductKind::kBf16, tiling); }
 inline int ShapeCount() { return TilingCount(ProductKind::kFloat); }
 
+// Integer products: returns the number of the tiling (index in IntegerTilings) for `rows` rows and
+// a matrix with `columns` columns, and the rows and columns of its thread blocks.
+int ChooseIntegerProduct(int rows, int columns, int processors);
+ShapeFacts IntegerFactsOf(int tiling);
+
 }  // namespace hearth
 
 #endif  // HEARTH_WORKER_DEVICE_PRODUCT_CHOICE_H_

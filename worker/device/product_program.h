@@ -13,10 +13,12 @@
 #include <cstdint>
 
 #include "worker/device/block_program.h"
+#include "worker/device/integer_matrix.h"
 
 namespace hearth {
 
-// A weight matrix in device memory: bfloat16 [inputs / 8][columns][8]. Each column holds the
+// A weight matrix in device memory: quantized (integer_matrix.h), or bfloat16 [inputs / 8][columns]
+// [8]. Each column holds the
 // weights of one output; the columns are padded with zeros to a multiple of kColumnGrain. In a
 // matrix pair (gate and up), 8 columns of the first matrix alternate with the same 8 columns of the
 // second, so that one thread has both inputs of the gated GELU.
@@ -29,6 +31,7 @@ struct DeviceMatrix {
   const uint16_t* data = nullptr;
   int inputs = 0, columns = 0;
   int outputs = 0;  // number of outputs; for a pair of matrices, of each matrix
+  IntegerForm form = IntegerForm::kNone;  // kNone: bfloat16
 };
 
 // Arguments of a product; every instance of ProductProgram and Bf16ProductProgram has this layout.

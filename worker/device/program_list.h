@@ -12,6 +12,7 @@
 #include "worker/device/bf16_attend_program.h"
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
+#include "worker/device/integer_product_program.h"
 #include "worker/device/kv_quantize_programs.h"
 #include "worker/device/product_program.h"
 #include "worker/device/row_programs.h"
@@ -81,6 +82,18 @@ template <class... All>
 TypeList<ProductProgram<All, false>..., typename PairProduct<All>::Type...> ProductsOf(
     TypeList<All...>);
 
+// Tilings for at most 8, 16 and 32 rows, and for more rows.
+using IntegerTilings = TypeList<IntegerTiling<1, 1, 1, 1, 4, 8>, IntegerTiling<2, 1, 1, 2, 4, 6>,
+                                IntegerTiling<4, 1, 1, 4, 4, 4>, IntegerTiling<4, 4, 4, 2, 2, 3>>;
+
+template <IntegerForm kForm, class... All>
+TypeList<IntegerProductProgram<kForm, All>...> IntegerProductsOf(TypeList<All...>);
+using IntegerPrograms = decltype(Joined(
+    Joined(TypeList<QuantizeProgram>(), IntegerProductsOf<IntegerForm::kInt8>(IntegerTilings())),
+    Joined(Joined(IntegerProductsOf<IntegerForm::kInt4>(IntegerTilings()),
+                  IntegerProductsOf<IntegerForm::kInt4Least>(IntegerTilings())),
+           IntegerProductsOf<IntegerForm::kInt8Parts>(IntegerTilings()))));
+
 template <class Kv>
 using AttendProgramsOf = TypeList<AttendProgram<1, Kv>, AttendProgram<2, Kv>, AttendProgram<4, Kv>,
                                   AttendProgram<8, Kv>, AttendProgram<16, Kv>>;
@@ -92,6 +105,8 @@ using FloatPrograms = decltype(Joined(
 inline constexpr int kFirstProduct = 14, kFirstBf16Product = FloatPrograms::kCount;
 using Bf16Programs = decltype(Joined(FloatPrograms(), Bf16ProductsOf(Bf16Tilings())));
 inline constexpr int kFirstWarpgroupProduct = Bf16Programs::kCount;
+using WarpgroupPrograms = decltype(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())));
+inline constexpr int kQuantizeProgram = WarpgroupPrograms::kCount;
 using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
 using Bf16AttendPrograms =
@@ -99,8 +114,8 @@ using Bf16AttendPrograms =
 using SmallPrograms = TypeList<PackRowsProgram, ArgmaxProgram, QuantizeProgram, DequantizeProgram>;
 using OtherPrograms =
     decltype(Joined(Joined(SmallPrograms(), AdapterPrograms()), Bf16AttendPrograms()));
-using ProgramList = decltype(Joined(Joined(Bf16Programs(), WarpgroupProductsOf(WarpgroupTilings())),
-                                    OtherPrograms()));
+using ProgramList =
+    decltype(Joined(Joined(WarpgroupPrograms(), IntegerPrograms()), OtherPrograms()));
 
 // Returns the index of Program in the list, or -1 if it is not in the list.
 template <class Program, class... Programs>
@@ -130,6 +145,11 @@ constexpr int ProductNumber(int shape, bool is_gelu) {
 }
 constexpr int Bf16ProductNumber(int tiling, bool is_gelu) {
   return ProductNumber(ProductKind::kBf16, tiling, is_gelu);
+}
+
+// Returns the program number of an integer product.
+constexpr int IntegerProductNumber(IntegerForm form, int tiling) {
+  return kQuantizeProgram + 1 + (static_cast<int>(form) - 1) * IntegerTilings::kCount + tiling;
 }
 
 template <class Program>

@@ -74,12 +74,19 @@ struct EmbedProgram {
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row = block.number, columns = embedding.inputs;
     const int rows = *table.row_count, token = table.tokens[row];
+    const bool is_integer = embedding.form != IntegerForm::kNone;
     WaitForEarlier();
     AllowNextLaunch();
     if (row >= rows) return;
     FOR_WARPS(warp, kWarps) {
       FOR_LANES(lane) {
-        for (int group = warp * 32 + lane; group * 8 < columns; group += kThreads) {
+        for (int i = warp * 32 + lane; is_integer && i < columns; i += kThreads) {
+          const float weight =
+              IntegerWeight(embedding.form, reinterpret_cast<const unsigned char*>(embedding.data),
+                            columns, token, i);
+          shared->values[i] = exact::Mul(weight, scale);
+        }
+        for (int group = warp * 32 + lane; !is_integer && group * 8 < columns; group += kThreads) {
           const Word4 words = LoadWord4(
               embedding.data + (static_cast<int64_t>(group) * embedding.columns + token) * 8);
           for (int i = 0; i < 8; ++i) {

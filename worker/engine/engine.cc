@@ -85,12 +85,11 @@ WeightForm FormOf(WeightsChoice weights) {
   }
 }
 
-// Returns the arithmetic of the matrices that support it. A device has no integers.
+// Returns the arithmetic of the matrices that support it.
 Arithmetic ArithmeticOf(const EngineOptions& options) {
   if (options.arithmetic == ArithmeticChoice::kBFloat16) return Arithmetic::kBFloat16;
-  const bool may_use_integers =
-      options.device == "cpu" && options.arithmetic != ArithmeticChoice::kFloat32;
-  return may_use_integers ? Arithmetic::kInt8 : Arithmetic::kFloat32;
+  return options.arithmetic == ArithmeticChoice::kFloat32 ? Arithmetic::kFloat32
+                                                          : Arithmetic::kInt8;
 }
 
 // Returns --kv-bytes, or chooses a value and adds a note about the choice. 0: the device decides.

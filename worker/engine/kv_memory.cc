@@ -104,11 +104,11 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > budget ? all - budget : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
-  // If other sequences run, evict only if evicting frees enough. Otherwise this sequence must wait
-  // anyway, and evicting would only lose restore points.
+  if (lacking() > 0) keeper_->publisher().AwaitSeals();
+  // If others run, evict only if that frees enough; otherwise this sequence must wait anyway.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
   if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
-    while (lacking() > 0 && (keeper_->publisher().AwaitSeals() || keeper_->pool().EvictOne(frees) ||
+    while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
                              (others.empty() && keeper_->publisher().DropOldest()))) {
     }
   }
@@ -127,7 +127,7 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
 
 bool KvMemory::FreeUnused() {
   const auto frees = [&](const KvObject& object) { return model_->CountsKvBytes(object); };
-  if (keeper_->pool().EvictOne(frees)) return true;
+  if (keeper_->publisher().AwaitSeals() || keeper_->pool().EvictOne(frees)) return true;
   if (!audit_->is_under_way()) return false;
   audit_->Skip();
   return true;
@@ -149,9 +149,7 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
     absl::Status status = use();
     if (absl::IsUnavailable(status) && Offload(sequence)) continue;
     if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().AwaitSeals() || keeper_->publisher().DropOldest() ||
-        ReleasePooled(sequence))
-      continue;
+    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) {
       if (planner_->WithKv().size() == 1 && Offload(sequence)) continue;

@@ -20,9 +20,11 @@ FLAGS = re.search(r"NVCC_EXECUTABLE\} (.*) \$\{generations\}", CMAKE).group(1).s
 GENERATIONS = re.search(r"names (\d[\da ]+)\)", CMAKE).group(1).split()
 # Instructions that round, or that PTX approximates. With `.rn` they round to nearest; without it,
 # ptxas may contract them. Only the type may follow .rn, because .ftz would flush subnormal numbers.
+# cvt.f32.f16 does not round.
 ROUNDS = re.compile(r"^\s+(?:@\S+ )?((?:add|sub|mul|mad|fma|div|rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh"
                     r"|cvt)\.[\w.]*)", re.M)
-GOOD = re.compile(r"(add|sub|mul|fma|div|sqrt)\.rn\.f32$|cvt\.rn\.(f32\.[su]32|bf16x2\.f32)$")
+GOOD = re.compile(r"(add|sub|mul|fma|div|sqrt)\.rn\.f32$|cvt\.rn\.(f32\.[su](16|32)|bf16x2\.f32)$"
+                  r"|cvt\.f32\.f16$")
 
 
 def find_nvcc():

@@ -53,6 +53,7 @@ class DeviceAdapterTest : public ::testing::TestWithParam<Arithmetic> {
     const std::string dir = NewTinyCheckpoint(geometry, "device_adapters");
     InvariantGemmaOptions options{1, 16};
     options.arithmetic = GetParam();
+    if (GetParam() == Arithmetic::kInt8) options.weights = WeightForm::kQ8_0;
     options.kv_dtype = std::nullopt;
     models_[0] = InvariantGemma::Load(dir, options).value();
     options.device = device_;
@@ -216,8 +217,10 @@ TEST_P(WideAdapterTest, StepsOfManyRowsMatchCpuBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Arithmetics, DeviceAdapterTest,
-                         testing::Values(Arithmetic::kFloat32, Arithmetic::kBFloat16),
+                         testing::Values(Arithmetic::kFloat32, Arithmetic::kBFloat16,
+                                         Arithmetic::kInt8),
                          [](const auto& info) {
+                           if (info.param == Arithmetic::kInt8) return "Int8";
                            return info.param == Arithmetic::kFloat32 ? "Float32" : "Bf16";
                          });
 INSTANTIATE_TEST_SUITE_P(Bf16, WideAdapterTest, testing::Values(Arithmetic::kBFloat16));

@@ -73,6 +73,17 @@ TEST_P(DeviceForwardHeads, Bf16RequestsMatchCpuBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(requests->Next(), "");
 }
 
+// The device quantizes the rows, and widens the embedding from its blocks.
+TEST_P(DeviceForwardHeads, QuantizedRequestsMatchCpuBits) {
+  const std::string dir = NewTinyCheckpoint(GetParam().geometry, "device_blocks");
+  for (const WeightForm form : {WeightForm::kQ8_0, WeightForm::kQ4_0}) {
+    auto requests = RandomRequests::Open(dir, /*chunk=*/16, /*longest=*/70, /*first=*/1, form,
+                                         KvDtype::kBFloat16, std::make_shared<EmulatedDevice>());
+    ASSERT_TRUE(requests.ok()) << requests.status();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(requests->Next(), "");
+  }
+}
+
 // If `fails`, the device fails at the end of a step. If `flips`, one bit of the copied logits is
 // changed.
 class FaultyDevice : public EmulatedDevice {
@@ -370,7 +381,8 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   narrow.weights = WeightForm::kQ8_0;
   TinyGeometry blocks = Geometry("lg", 24, 4, 1, 32);
   EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow),
-              HasSubstr("bfloat16 cannot represent"));
+              HasSubstr("are quantized, and the arithmetic is float32: leave --arithmetic at "
+                        "auto; device emulated does not support this"));
   EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
   const auto earlier = std::make_shared<FaultyDevice>();
   earlier->fuses = false;

@@ -134,9 +134,14 @@ EngineOptions Emulated() {
 }
 
 TEST(ExactnessChoiceTest, EmulatedDeviceHasCpuFingerprint) {
-  TestWorker device(DeviceDir(), Emulated()), cpu(DeviceDir(), InvariantOptions());
-  EXPECT_EQ(device->device(), "emulated");
-  EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
+  for (const WeightsChoice weights : {WeightsChoice::kAuto, WeightsChoice::kQ4_0}) {
+    EngineOptions on_device = Emulated(), on_cpu = InvariantOptions();
+    on_device.weights = on_cpu.weights = weights;
+    TestWorker device(DeviceDir(), on_device), cpu(DeviceDir(), on_cpu);
+    EXPECT_EQ(device->device(), "emulated");
+    EXPECT_EQ(device->arithmetic(), weights == WeightsChoice::kAuto ? "float32" : "int8/32/1");
+    EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
+  }
 }
 
 // An option that a device does not support is an error; the worker must not ignore it.
@@ -193,9 +198,6 @@ TEST(WeightsChoiceTest, ContradictoryOptionsAreBothNamed) {
   options.weights = WeightsChoice::kQ8_0;
   options.exactness = ExactnessChoice::kAuto;
   EXPECT_EQ(Refusal(options), "");
-  options.device = "cuda";
-  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: q8_0"), HasSubstr("device")));
-  options.device = "cpu";
   options.dtype = "bfloat16";
   EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: q8_0"), HasSubstr("dtype")));
   options.dtype = "float32";

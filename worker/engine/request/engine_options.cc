@@ -70,7 +70,7 @@ absl::Status EngineOptions::Validate() const {
     if (absl::Status may = CheckInvariantDtype(dtype); !may.ok()) return may;
   }
   for (const auto& [flag, value] : ChoicesOfInvariant()) {
-    if (absl::Status may = CheckFlag(flag, value, exactness, device, dtype); !may.ok()) return may;
+    if (absl::Status may = CheckFlag(flag, value, exactness, dtype); !may.ok()) return may;
   }
   for (const auto& [name, dir] : adapters) {
     if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {

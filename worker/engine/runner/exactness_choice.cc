@@ -57,7 +57,7 @@ const char* ArithmeticChoiceName(ArithmeticChoice arithmetic) {
 }
 
 absl::Status CheckFlag(const std::string& flag, const std::string& value, ExactnessChoice exactness,
-                       const std::string& device, const std::string& dtype) {
+                       const std::string& dtype) {
   const std::string leave = absl::StrCat("leave --", flag, " at auto");
   if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
     return absl::InvalidArgumentError(
@@ -65,13 +65,6 @@ absl::Status CheckFlag(const std::string& flag, const std::string& value, Exactn
                      exactness == ExactnessChoice::kExact ? "exact" : "portable",
                      ", which uses --dtype for weights, products, keys and values: ", leave,
                      ", or --exactness at auto"));
-  }
-  // Devices support only these values of --weights, --arithmetic and --kv-dtype.
-  const bool device_has =
-      value == "stored" || value == "float32" || value == "bf16" || value == "bfloat16";
-  if (device != "cpu" && !device_has) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flag, ": ", value, " is supported on the CPU only, and device is ", device, ": ", leave));
   }
   if (dtype != "auto" && dtype != "float32") {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -43,7 +43,7 @@ enum class KvDtypeChoice { kFloat32, kBFloat16, kAuto };
 // Returns an error if `flag` (such as "weights"), which only class invariant supports, contradicts
 // the other options. The error names both flags and advises to leave `flag` at auto.
 absl::Status CheckFlag(const std::string& flag, const std::string& value, ExactnessChoice exactness,
-                       const std::string& device, const std::string& dtype);
+                       const std::string& dtype);
 
 // Returns the memory available to this process: the machine's memory, or the smallest limit of the
 // control groups that contain the process. `root`: prefix of the system files' paths.

@@ -1,7 +1,6 @@
 #include "worker/model/invariant/device_forward.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <cmath>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "worker/device/row_programs.h"
 #include "worker/device/warpgroup_check.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/model/invariant/device_uploader.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/invariant/invariant_self_test.h"
 #include "worker/model/invariant/lora_adapter.h"
@@ -59,77 +59,6 @@ absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weight
   }
   return absl::OkStatus();
 }
-
-// Uploads weight matrices and norms to a device.
-class Uploader {
- public:
-  Uploader(Device* device, DeviceArena* arena, ThreadPool* pool)
-      : device_(device), arena_(arena), pool_(pool) {}
-
-  const float* Floats(const std::vector<float>& values) {
-    float* to = arena_->Take<float>(values.size());
-    if (to != nullptr) device_->CopyIn(to, values.data(), values.size() * sizeof(float));
-    return to;
-  }
-
-  // `matrices`: matrices to stack; if is_pair, the two matrices of a pair.
-  DeviceMatrix Matrix(const std::string& name, const std::vector<const PackedWeights*>& matrices,
-                      bool is_pair = false) {
-    DeviceMatrix made;
-    made.inputs = static_cast<int>(matrices[0]->inputs());
-    int outputs = 0;
-    for (const PackedWeights* matrix : matrices) outputs += static_cast<int>(matrix->outputs());
-    made.columns = PaddedColumns(outputs);
-    made.outputs = is_pair ? outputs / 2 : outputs;
-    std::vector<uint16_t> packed(MatrixValues(made.inputs, made.columns));
-    int first = 0;
-    for (size_t i = 0; i < matrices.size(); ++i) {
-      Pack(
-          *matrices[i], made.columns,
-          [=](int output) { return is_pair ? PairColumn(output, i == 1) : first + output; },
-          packed.data());
-      first += static_cast<int>(matrices[i]->outputs());
-    }
-    if (!is_exact_ && inexact_.empty()) inexact_ = name;
-    auto* to = arena_->Take<uint16_t>(packed.size());
-    if (to != nullptr) device_->CopyIn(to, packed.data(), packed.size() * sizeof(uint16_t));
-    made.data = to;
-    return made;
-  }
-
-  // Name of the first matrix with a value that bfloat16 cannot represent; empty if there is none.
-  const std::string& inexact() const { return inexact_; }
-
- private:
-  template <typename ColumnOf>
-  void Pack(const PackedWeights& from, int columns, const ColumnOf& column_of, uint16_t* packed) {
-    constexpr int kOutputs = 64;  // outputs that one task packs
-    const int outputs = static_cast<int>(from.outputs());
-    pool_->Run((outputs + kOutputs - 1) / kOutputs, [&](int64_t task, int) {
-      const FloatMode mode;
-      std::vector<float> wide(static_cast<size_t>(from.inputs()));
-      std::vector<uint16_t> row(wide.size());
-      const int begin = static_cast<int>(task) * kOutputs;
-      for (int output = begin; output < std::min(outputs, begin + kOutputs); ++output) {
-        from.WidenOutput(output, wide.data());
-        uint32_t lost = 0;
-        for (size_t i = 0; i < wide.size(); ++i) {
-          const uint32_t bits = exact::BitsOf(wide[i]);
-          lost |= bits & 0xffff;
-          row[i] = static_cast<uint16_t>(bits >> 16);
-        }
-        if (lost != 0) is_exact_ = false;
-        PackColumn(row, column_of(output), columns, packed);
-      }
-    });
-  }
-
-  Device* const device_;
-  DeviceArena* const arena_;
-  ThreadPool* const pool_;
-  std::atomic<bool> is_exact_{true};
-  std::string inexact_;
-};
 
 DeviceShape ShapeOf(const ModelConfig& config, const KvLayout& layout) {
   DeviceShape shape;
@@ -212,9 +141,10 @@ absl::Status DeviceForward::CheckBf16() {
 
 absl::Status DeviceForward::Upload() {
   const ModelConfig& config = weights_->config();
-  Uploader to(device_.get(), &arena_, pool_);
+  DeviceUploader to(device_.get(), &arena_, pool_);
   model_.shape = ShapeOf(config, layout_);
   model_.multiplies_bf16 = weights_->arithmetic() == Arithmetic::kBFloat16;
+  model_.has_integers = weights_->arithmetic() == Arithmetic::kInt8;
   for (int i = 0; i < config.num_layers; ++i) {
     const InvariantLayer& from = weights_->layer(i);
     const std::string name = absl::StrCat("layer ", i, ": ");
@@ -232,15 +162,11 @@ absl::Status DeviceForward::Upload() {
     layer.q_norm = to.Floats(from.q_norm);
     layer.k_norm = to.Floats(from.k_norm);
     model_.layers.push_back(layer);
-    if (!to.inexact().empty() || !device_->error().empty()) break;
+    if (!to.status().ok() || !device_->error().empty()) break;
   }
   model_.head = to.Matrix("the embedding", {&weights_->head()});
   model_.final_norm = to.Floats(weights_->final_norm());
-  if (!to.inexact().empty()) {
-    return absl::UnimplementedError(absl::StrCat(
-        "weights: ", to.inexact(), ": has values that bfloat16 cannot represent; device ",
-        device_->kind(), " supports only bfloat16: use a bfloat16 checkpoint, or --device cpu"));
-  }
+  if (!to.status().ok()) return to.status();
   const auto values = static_cast<size_t>(config.max_position_embeddings) *
                       static_cast<size_t>(config.attention.head_dim / 2);
   for (const bool is_global : {false, true}) {

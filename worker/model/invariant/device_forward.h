@@ -1,6 +1,6 @@
-// DeviceForward: the forward pass of an InvariantGemma on a device, with bfloat16 weights, in
-// float32 or with products in bfloat16. It divides the parts of a step so that each DeviceStep is
-// within its limits (worker/device/device_step.h).
+// DeviceForward: the forward pass of an InvariantGemma on a device: products in float32 or bfloat16
+// with bfloat16 weights, and in integers with quantized weights. It divides the parts of a step so
+// that each DeviceStep is within its limits (worker/device/device_step.h).
 //
 // Thread safety: none; one step at a time. Ownership: shares ownership of the device; weights and
 // thread pool must outlive the DeviceForward.
