@@ -13,7 +13,6 @@
 #include "worker/device/bf16_product_program.h"
 #include "worker/device/device.h"
 #include "worker/device/integer_product_program.h"
-#include "worker/device/kv_quantize_programs.h"
 #include "worker/device/product_program.h"
 #include "worker/device/row_programs.h"
 #include "worker/device/warpgroup_product_program.h"
@@ -111,7 +110,8 @@ using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
 using Bf16AttendPrograms =
     TypeList<Bf16AttendProgram<8>, Bf16AttendProgram<16>, Bf16AttendProgram<64>>;
-using SmallPrograms = TypeList<PackRowsProgram, ArgmaxProgram, QuantizeProgram, DequantizeProgram>;
+using SmallPrograms =
+    TypeList<PackRowsProgram, ArgmaxProgram, QuantizeKvProgram, DequantizeKvProgram>;
 using OtherPrograms =
     decltype(Joined(Joined(SmallPrograms(), AdapterPrograms()), Bf16AttendPrograms()));
 using ProgramList =

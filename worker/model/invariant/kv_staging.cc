@@ -81,8 +81,8 @@ void KvStaging::BeforeAttention(int layer) {
   const bool is_global = shape_.is_global[static_cast<size_t>(layer)];
   const int number = shape_.LayersBefore(layer);
   if (is_global && !offloaded_.empty()) device_->MakeLaunchesWait(*copied_);
-  LaunchAll<QuantizeProgram>(areas_[is_global].completed, number);
-  LaunchAll<DequantizeProgram>(areas_[is_global].quantized, number);
+  LaunchAll<QuantizeKvProgram>(areas_[is_global].completed, number);
+  LaunchAll<DequantizeKvProgram>(areas_[is_global].quantized, number);
   if (is_global) StartCopies(number + 1);
 }
 

@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker/device/attend_programs.h"
 #include "worker/device/device.h"
 #include "worker/device/device_model.h"
-#include "worker/device/kv_quantize_programs.h"
 
 namespace hearth {
 
