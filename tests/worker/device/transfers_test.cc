@@ -1,7 +1,5 @@
 // Tests copies between host memory and KV blocks that run while a device runs steps: events,
 // lifetimes, bits, failures. The emulated device performs a transfer as late as its event allows.
-#include "worker/model/invariant/transfers.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "tests/support/tiny_checkpoint.h"
 #include "worker/device/emulated_device.h"
 #include "worker/model/invariant/invariant_gemma.h"
+#include "worker/model/invariant/transfers.h"
 
 namespace hearth {
 namespace {

@@ -1,5 +1,3 @@
-#include "worker/prefix/object_memory.h"
-
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "worker/prefix/object_memory.h"
 
 namespace hearth {
 namespace {
