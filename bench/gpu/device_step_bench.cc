@@ -84,8 +84,6 @@ SeededGeometry GeometryOf(const std::string& name) {
 
 double WholeOf27B() { return static_cast<double>(Gemma27B().layer_types.size()) / kLayersOf27B; }
 
-double BytesOf(const DeviceMatrix& matrix) { return 2.0 * matrix.inputs * matrix.columns; }
-
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -177,20 +175,23 @@ Expected ReadDigests(const std::string& path, const std::string& name) {
 
 class Bench {
  public:
-  // `bf16`: whether products and attention are in bfloat16, as keys and values must be; the names
-  // of all results then say so.
-  Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16)
+  // `bf16`: whether products and attention are in bfloat16, as keys and values must be. `form`:
+  // that of quantized weights; their values are made up and all equal. The names of all results say
+  // so.
+  Bench(const SeededGeometry& geometry, int positions, bool bf16, bool kv_is_bf16,
+        IntegerForm form = IntegerForm::kNone)
       : geometry_(geometry), watch_(&device_) {
     Require(device_.error().empty(), device_.error());
     model_ = MakeSeededModel(&device_, geometry, kSeededSplit, positions,
-                             [this](const auto& rows, int inputs, bool is_pair) {
-                               const DeviceMatrix made =
-                                   FillSeededMatrix(&device_, rows, inputs, is_pair);
-                               Require(made.data != nullptr, "no memory for weights");
-                               return made;
+                             [&](const auto& rows, int inputs, bool is_pair) {
+                               return NewMatrix(rows, inputs, is_pair, form);
                              });
     if (bf16) geometry_.name += ", bf16";
+    if (form != IntegerForm::kNone) {
+      geometry_.name += form == IntegerForm::kInt8 ? ", q8_0" : ", q4_0";
+    }
     model_.multiplies_bf16 = bf16;
+    model_.has_integers = form != IntegerForm::kNone;
     model_.shape.kv_is_bf16 = kv_is_bf16;
     step_ = std::make_unique<DeviceStep>(&device_, &model_, DeviceStepLimits());
     if (bf16 && device_.has_warpgroups()) {
@@ -208,6 +209,23 @@ class Bench {
   void Bars(int longest);
 
  private:
+  DeviceMatrix NewMatrix(const std::vector<SeededRows>& rows, int inputs, bool is_pair,
+                         IntegerForm form) {
+    DeviceMatrix made;
+    if (form == IntegerForm::kNone) {
+      made = FillSeededMatrix(&device_, rows, inputs, is_pair);
+    } else {
+      int outputs = 0;
+      for (const SeededRows& one : rows) outputs += one.outputs;
+      made = {nullptr, inputs, PaddedColumns(outputs), is_pair ? outputs / 2 : outputs, form};
+      void* const memory = device_.Allocate(BytesOf(made));
+      // each byte is an integer, or half a float16 of 0.0007
+      if (memory != nullptr) cudaMemset(memory, 0x11, BytesOf(made));
+      made.data = static_cast<const uint16_t*>(memory);
+    }
+    Require(made.data != nullptr, "no memory for weights");
+    return made;
+  }
   std::vector<Sequence> NewSequences(std::vector<std::vector<int32_t>>* texts);
   double Scaled(double us, int head_rows);
   void Finish() {  // waits for the device, and ends the program if a kernel failed
@@ -486,7 +504,7 @@ void Bench::Bars(int longest) {
   double bytes = 0;
   for (int layer = 0; layer < model_.shape.layers(); ++layer) {
     for (const StepProduct product : {kQkv, kOut, kGateUp, kDown}) {
-      bytes += BytesOf(step_->MatrixOf(product, layer));
+      bytes += static_cast<double>(BytesOf(step_->MatrixOf(product, layer)));
     }
     const double seen = model_.shape.is_global[static_cast<size_t>(layer)]
                             ? kContext
@@ -494,7 +512,7 @@ void Bench::Bars(int longest) {
     bytes += seen / model_.shape.split * static_cast<double>(model_.shape.SliceBytes());
   }
   if (model_.shape.layers() == kLayersOf27B) bytes *= WholeOf27B();
-  bytes += BytesOf(model_.head);
+  bytes += static_cast<double>(BytesOf(model_.head));
   Result(Text("%s: bytes of a token", name), "GB", bytes / 1e9);
   for (const int rows : {1, 32}) {
     std::vector<DevicePart> parts;
@@ -699,14 +717,19 @@ int Main(int argc, char** argv) {
     Bench(GeometryOf(name), 8192 + 128, bf16, bf16).Prefill();
     return 0;
   }
-  if (part == "bars" && (argc == 3 || bf16)) {
+  const std::string last = argv[argc - 1];
+  const IntegerForm form = last == "q8_0"   ? IntegerForm::kInt8
+                           : last == "q4_0" ? IntegerForm::kInt4
+                                            : IntegerForm::kNone;
+  const bool is_narrow = bf16 || form != IntegerForm::kNone;
+  if (part == "bars" && argc == (is_narrow ? 4 : 3)) {
     const int longest = bf16 && name == "4B" ? 32768 : 2048;
-    Bench(GeometryOf(name), longest + 128, bf16, bf16).Bars(longest);
+    Bench(GeometryOf(name), longest + 128, bf16, is_narrow, form).Bars(longest);
     return 0;
   }
   std::fprintf(stderr,
                "usage: device_step_bench digests MODEL DIGESTS [bf16] | "
-               "tokens MODEL [bf16] | prefill MODEL [bf16] | bars MODEL [bf16] | tiny\n");
+               "tokens MODEL [bf16] | prefill MODEL [bf16] | bars MODEL [bf16|q8_0|q4_0] | tiny\n");
   return 2;
 }
 

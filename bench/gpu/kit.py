@@ -47,14 +47,18 @@ for _model, _share, _prefill in (("270M", 28, 5), ("1B", 45, 12), ("4B", 68, 36)
     BARS[f"{_model}, bf16: share of the bandwidth"] = (">=", _share)
     if _prefill:
         BARS[f"{_model}, bf16: tuned prefill of 2048 tokens"] = ("<=", _prefill)
-BARS["4B, bf16: tuned prefill of 32768 tokens"] = ("<=", 620)
+BARS.update({"4B, bf16: tuned prefill of 32768 tokens": ("<=", 620),
+             "4B, q8_0: tuned step of 1 sequences": ("<=", 2.6),
+             "4B, q4_0: tuned step of 1 sequences": ("<=", 1.9),
+             "27B, q4_0: tuned step of 1 sequences": ("<=", 8.5),
+             "4B, q8_0: tuned prefill of 2048 tokens": ("<=", 65)})
 
 # Rows computed from the medians of other rows: (row, unit, factor, numerators, denominators); the
 # other rows are named by the ends of "part: row".
 DERIVED = [("service-bf16-4b: share of the pinned rate", "%", 100,
             ["service-bf16-4b: rate of a restore, host"], ["pinned to device"])]
 for _model in ("270M", "1B", "4B", "12B", "27B"):
-    for _kind in ("", ", bf16"):
+    for _kind in ("", ", bf16", ", q8_0", ", q4_0"):
         _name = f" {_model}{_kind}: "
         _step = f"{_name}tuned step of 1 sequences"
         DERIVED.append((f"{_name[1:]}share of the bandwidth", "%", 1e5,
@@ -369,6 +373,8 @@ PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts(
          "probes": probes,
          **{f"bars-{model.lower()}": device_bench(60, ("bars", model, "bf16"))
             for model in ("4B", "270M", "1B", "27B", "12B")},
+         "bars-integers": device_bench(60, ("bars", "4B", "q8_0"), ("bars", "4B", "q4_0"),
+                                       ("bars", "27B", "q4_0")),
          "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "service-bf16": of_parts("service", 60, "128", "host", *BF16),
          "service-bf16-4b": of_parts("service", 90, "128", "host", *BF16, geometry="4b"),

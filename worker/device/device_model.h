@@ -71,6 +71,14 @@ HEARTH_HOST_DEVICE int PairColumn(int output, bool is_second) {
   return output / 8 * 16 + (is_second ? 8 : 0) + output % 8;
 }
 
+// Returns the bytes of a matrix's weights.
+inline size_t BytesOf(const DeviceMatrix &matrix) {
+  if (matrix.form == IntegerForm::kNone) {
+    return size_t{2} * static_cast<size_t>(matrix.inputs) * static_cast<size_t>(matrix.columns);
+  }
+  return IntegerMatrixBytes(matrix.form, matrix.inputs, matrix.columns);
+}
+
 // Returns the number of bfloat16 elements of a DeviceMatrix, including the slack columns.
 inline size_t MatrixValues(int inputs, int columns) {
   return static_cast<size_t>(inputs) * static_cast<size_t>(columns) +

@@ -90,8 +90,9 @@ DeviceStep::DeviceStep(Device* device, const DeviceModel* model, const DeviceSte
 
 void DeviceStep::UseWarpgroups(bool use) {
   constexpr int kInputs = WarpgroupArguments::kInputGrain;
-  uses_warpgroups_ = use && model_->multiplies_bf16 && shape_.hidden % kInputs == 0 &&
-                     shape_.attended() % kInputs == 0 && shape_.intermediate % kInputs == 0;
+  uses_warpgroups_ = use && model_->multiplies_bf16 && !model_->has_integers &&
+                     shape_.hidden % kInputs == 0 && shape_.attended() % kInputs == 0 &&
+                     shape_.intermediate % kInputs == 0;
   choices_.clear();  // they may be numbers of other tilings
 }
 
@@ -129,7 +130,7 @@ int DeviceStep::AddAdapter(absl::Span<const AdapterLayer> layers) {
 
 ProductKind DeviceStep::KindFor(StepProduct product, int rows) const {
   const bool is_many = rows > kGraphRows && product != kHead;
-  return uses_warpgroups_ && is_many ? ProductKind::kWarpgroup : RowKind();
+  return uses_warpgroups_ && is_many ? ProductKind::kWarpgroup : KindOf(MatrixOf(product, 0));
 }
 
 ProductChoice DeviceStep::ChoiceFor(int rows) const {
@@ -217,7 +218,15 @@ void DeviceStep::Multiply(ProductKind kind, int tiling, bool is_pair, const Devi
   assert(rows >= 1 && matrix.inputs <= ends.x_stride && matrix.outputs <= ends.y_stride);
   const ProductArguments product = {matrix, ends.x,        row_numbers,   ends.y,
                                     rows,   ends.x_stride, ends.y_stride, softcap};
-  if (matrix.form != IntegerForm::kNone) return LaunchIntegers({product, quantized_, is_pair});
+  const ProductKind of_matrix = KindOf(matrix);
+  if (kind != of_matrix) {
+    kind = of_matrix;
+    tiling =
+        ChooseTiling(kind, rows, matrix, is_pair, device_->processors(), device_->shared_bytes());
+  }
+  if (kind == ProductKind::kInteger) {
+    return LaunchIntegers({product, quantized_, is_pair}, tiling);
+  }
   device_->Launch(ProductNumber(kind, tiling, is_pair), &product,
                   BlocksOf(FactsOf(kind, tiling), rows, matrix.columns));
 }
@@ -267,15 +276,15 @@ void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product)
     matrix.outputs = ends.y_stride = matrix.columns;
     ends.y = adapters_.pairs();
   }
-  Multiply(RowKind(), tiling, is_pair && !splits_pair, matrix, ends, form.rows, nullptr, 0);
+  Multiply(KindOf(MatrixOf(product, 0)), tiling, is_pair && !splits_pair, matrix, ends, form.rows,
+           nullptr, 0);
   LaunchAdapters(form, layer, product);
 }
 
-void DeviceStep::LaunchIntegers(IntegerArguments product) {
+void DeviceStep::LaunchIntegers(IntegerArguments product, int tiling) {
   const DeviceMatrix& matrix = product.matrix;
   product.quantized.stride = IntegerRows::PaddedRows(product.rows);
   device_->Launch(kQuantizeProgram, &product, QuantizeProgram::Blocks(product.rows, matrix.inputs));
-  const int tiling = ChooseIntegerProduct(product.rows, matrix.columns, device_->processors());
   device_->Launch(IntegerProductNumber(matrix.form, tiling), &product,
                   BlocksOf(IntegerFactsOf(tiling), product.rows, matrix.columns));
 }

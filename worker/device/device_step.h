@@ -72,7 +72,7 @@ class DeviceStep {
   ProductChoice ChoiceFor(int rows) const;
   // Uses the tilings and the overlap of another step of the same model.
   void UseChoicesOf(const DeviceStep& other);
-  // Returns how a product of `rows` rows is computed.
+  // Returns how a product of `rows` rows is computed, in the first layer.
   ProductKind KindFor(StepProduct product, int rows) const;
   // Launches one product of a layer. It reads the rows `row_numbers`, or if null the first rows, of
   // the buffer that the step before it has written. For measurements also without a step.
@@ -118,18 +118,20 @@ class DeviceStep {
   void LaunchAll(const Form& form, const Before& before);
   void LaunchLayer(const Form& form, int layer, const Before& before);
   void LaunchAttention(const Form& form, int layer, const Before& before);
-  // A product of the matrix with these ends; `is_pair`: with GELU.
+  // A product of the matrix with these ends; `is_pair`: with GELU. `tiling` is a tiling of `kind`;
+  // if the matrix needs another kind, the tiling is chosen by a table.
   void Multiply(ProductKind kind, int tiling, bool is_pair, const DeviceMatrix& matrix,
                 const Ends& ends, int rows, const int32_t* row_numbers, float softcap);
   void LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows);
   void LaunchInLayer(const Form& form, int layer, StepProduct product);
   void LaunchAdapters(const Form& form, int layer, StepProduct product);
   // Quantizes the rows, and multiplies them. The quantized rows stay valid until the next call.
-  void LaunchIntegers(IntegerArguments product);
+  void LaunchIntegers(IntegerArguments product, int tiling);
   void AllocateQuantized(int rows);
   void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
-  // How products of rows in float32 are computed.
-  ProductKind RowKind() const {
+  // How products of a matrix with rows in float32 are computed.
+  ProductKind KindOf(const DeviceMatrix& matrix) const {
+    if (matrix.form != IntegerForm::kNone) return ProductKind::kInteger;
     return model_->multiplies_bf16 ? ProductKind::kBf16 : ProductKind::kFloat;
   }
   // Rows of a Bf16Rows for the largest step.

@@ -77,6 +77,7 @@ ShapeFacts FactsOf(ProductKind kind, int tiling) {
   if (kind == ProductKind::kBf16) {
     return FactsOfTilings<Bf16ProductProgram>(Bf16Tilings(), tiling);
   }
+  if (kind == ProductKind::kInteger) return IntegerFactsIn(IntegerTilings(), tiling);
   return FactsOfTilings<WarpgroupProductProgram>(WarpgroupTilings(), tiling);
 }
 
@@ -85,8 +86,6 @@ int ChooseBf16Product(int rows) {
   while (tiling + 1 < Bf16Tilings::kCount && Bf16FactsOf(tiling).rows < rows) ++tiling;
   return tiling;
 }
-
-ShapeFacts IntegerFactsOf(int tiling) { return IntegerFactsIn(IntegerTilings(), tiling); }
 
 // The last tiling has the largest thread blocks; with few of them, some processors would be idle.
 int ChooseIntegerProduct(int rows, int columns, int processors) {
@@ -123,6 +122,7 @@ int ChooseTiling(ProductKind kind, int rows, const DeviceMatrix& matrix, bool is
     return ChooseProduct(rows, matrix, is_pair, processors, shared_bytes);
   }
   if (kind == ProductKind::kBf16) return ChooseBf16Product(rows);
+  if (kind == ProductKind::kInteger) return ChooseIntegerProduct(rows, matrix.columns, processors);
   int tiling = TilingCount(kind) - 1;  // the largest that has a thread block for each processor
   while (tiling > 0 && BlocksOf(FactsOf(kind, tiling), rows, matrix.columns) < processors) --tiling;
   return tiling;

@@ -46,7 +46,7 @@ inline int ShapeCount() { return TilingCount(ProductKind::kFloat); }
 // Integer products: returns the number of the tiling (index in IntegerTilings) for `rows` rows and
 // a matrix with `columns` columns, and the rows and columns of its thread blocks.
 int ChooseIntegerProduct(int rows, int columns, int processors);
-ShapeFacts IntegerFactsOf(int tiling);
+inline ShapeFacts IntegerFactsOf(int tiling) { return FactsOf(ProductKind::kInteger, tiling); }
 
 }  // namespace hearth
 

@@ -39,8 +39,7 @@ double ProductTuner::Time(const std::function<void()>& work, const std::function
 
 std::vector<TilingTime> ProductTuner::TimesOf(StepProduct product, int rows) {
   const DeviceMatrix& matrix = step_->MatrixOf(product, 0);
-  if (matrix.form != IntegerForm::kNone) return {};  // the number of rows decides the tiling
-  const int64_t bytes = int64_t{2} * matrix.inputs * matrix.columns;
+  const auto bytes = static_cast<int64_t>(BytesOf(matrix));
   const int64_t cold = (kColdBytes + bytes - 1) / bytes, all = model_->shape.layers();
   const int layers = product == kHead ? 1 : static_cast<int>(std::min(cold, all));
   // If the layers have too few weights, the output matrix replaces them in the caches.

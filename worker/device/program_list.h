@@ -126,14 +126,15 @@ template <class Program>
 inline constexpr int kProgramNumber = NumberIn<Program>(ProgramList());
 
 // How a product is computed; each kind has its own list of tilings.
-enum class ProductKind { kFloat, kBf16, kWarpgroup };
+enum class ProductKind { kFloat, kBf16, kWarpgroup, kInteger };
 constexpr int TilingCount(ProductKind kind) {
-  constexpr int kCounts[] = {ProductTilings::kCount, Bf16Tilings::kCount, WarpgroupTilings::kCount};
+  constexpr int kCounts[] = {ProductTilings::kCount, Bf16Tilings::kCount, WarpgroupTilings::kCount,
+                             IntegerTilings::kCount};
   return kCounts[static_cast<int>(kind)];
 }
 
 // Returns the program number of a product with the given tiling: for a matrix pair with GELU if
-// `is_gelu`, else for one matrix.
+// `is_gelu`, else for one matrix. REQUIRES: not kInteger (IntegerProductNumber).
 constexpr int ProductNumber(ProductKind kind, int tiling, bool is_gelu) {
   constexpr int kFirst[] = {kFirstProduct, kFirstBf16Product, kFirstWarpgroupProduct};
   return kFirst[static_cast<int>(kind)] + tiling + (is_gelu ? TilingCount(kind) : 0);

@@ -252,6 +252,9 @@ class CountingDevice : public EmulatedDevice {
   }
   // Returns the launches of a kind of product with this tiling.
   int Of(ProductKind kind, int tiling) const {
+    if (kind == ProductKind::kInteger) {
+      return launches[static_cast<size_t>(IntegerProductNumber(IntegerForm::kInt8, tiling))];
+    }
     return launches[static_cast<size_t>(ProductNumber(kind, tiling, false))] +
            launches[static_cast<size_t>(ProductNumber(kind, tiling, true))];
   }
@@ -260,6 +263,8 @@ class CountingDevice : public EmulatedDevice {
 
  private:
   static int TilingOf(int program) {
+    const int integer = IntegerProductNumber(IntegerForm::kInt8, 0);
+    if (program >= integer && program < integer + IntegerTilings::kCount) return program - integer;
     for (const ProductKind kind :
          {ProductKind::kWarpgroup, ProductKind::kBf16, ProductKind::kFloat}) {
       const int first = ProductNumber(kind, 0, false);
@@ -278,12 +283,10 @@ TinyGeometry WideGeometry() {
   return geometry;
 }
 
-// Compares steps of a device with steps of the CPU, in the given arithmetic.
+// Compares steps of a device with steps of the CPU. `options.device` is not used.
 void CompareSteps(const std::string& dir, std::unique_ptr<InvariantGemma> on_device,
-                  Arithmetic arithmetic, const std::vector<int>& steps) {
-  InvariantGemmaOptions options{1, 16};
-  options.arithmetic = arithmetic;
-  options.kv_dtype = std::nullopt;
+                  InvariantGemmaOptions options, const std::vector<int>& steps) {
+  options.device = nullptr;
   const Pair pair(dir, options, std::move(on_device));
   Text text(pair);
   for (const int rows : steps) text.Step(rows, rows, 1);
@@ -303,35 +306,45 @@ TEST(DeviceForward, WarpgroupProductsMatchCpuBits) {
     const auto note = HasSubstr("of wgmma differ from those of mma.sync");
     EXPECT_THAT((*gemma)->notes(), Contains(note).Times(broken ? 1 : 0));
     device->launches.assign(ProgramList::kCount, 0);
-    CompareSteps(dir, *std::move(gemma), Arithmetic::kBFloat16, {150, 1, 33});
+    CompareSteps(dir, *std::move(gemma), options, {150, 1, 33});
     // with two layers: two steps of more than 32 rows, three products that need packed rows
     EXPECT_EQ(device->launches[kProgramNumber<PackRowsProgram>], broken ? 0 : 2 * 2 * 3);
   }
 }
 
 // Each tiling in turn is the fastest, so the steps use it; the bits stay the CPU's.
-TEST(DeviceForward, TunedTilingsMatchCpuBits) {
+void CompareTuned(ProductKind few, InvariantGemmaOptions options) {
   const std::string dir = NewTinyCheckpoint(WideGeometry(), "device_tuned");
-  for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
-    const bool bf16 = arithmetic == Arithmetic::kBFloat16;
-    const ProductKind few = bf16 ? ProductKind::kBf16 : ProductKind::kFloat;
-    for (int tiling = 0; tiling < TilingCount(few); ++tiling) {
-      const auto device = std::make_shared<CountingDevice>();
-      device->fastest = tiling;
-      InvariantGemmaOptions options = OnDevice(device);
-      options.arithmetic = arithmetic;
-      options.kv_dtype = std::nullopt;
-      auto gemma = InvariantGemma::Load(dir, options);
-      ASSERT_TRUE(gemma.ok()) << gemma.status();
-      ASSERT_TRUE((*gemma)->SelfTest("").ok());
-      EXPECT_THAT((*gemma)->notes(),
-                  Contains(HasSubstr("tilings of the device's products: chosen by ")));
-      device->launches.assign(ProgramList::kCount, 0);
-      CompareSteps(dir, *std::move(gemma), arithmetic, {100, 1, 2, 3, 7, 15, 31});
-      EXPECT_GT(device->Of(few, tiling), 0) << tiling;
-      EXPECT_TRUE(!bf16 || device->Of(ProductKind::kWarpgroup, tiling) > 0) << tiling;
-    }
+  options.kv_dtype = std::nullopt;
+  for (int tiling = 0; tiling < TilingCount(few); ++tiling) {
+    const auto device = std::make_shared<CountingDevice>();
+    device->fastest = tiling;
+    options.device = device;
+    auto gemma = InvariantGemma::Load(dir, options);
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    ASSERT_TRUE((*gemma)->SelfTest("").ok());
+    EXPECT_THAT((*gemma)->notes(),
+                Contains(HasSubstr("tilings of the device's products: chosen by ")));
+    device->launches.assign(ProgramList::kCount, 0);
+    CompareSteps(dir, *std::move(gemma), options, {100, 1, 2, 3, 7, 15, 31});
+    EXPECT_GT(device->Of(few, tiling), 0) << tiling;
+    EXPECT_TRUE(few != ProductKind::kBf16 || device->Of(ProductKind::kWarpgroup, tiling) > 0)
+        << tiling;
   }
+}
+
+TEST(DeviceForward, TunedTilingsMatchCpuBits) {
+  InvariantGemmaOptions options{1, 16};
+  CompareTuned(ProductKind::kFloat, options);
+  options.arithmetic = Arithmetic::kBFloat16;
+  CompareTuned(ProductKind::kBf16, options);
+}
+
+TEST(DeviceForward, TunedIntegerTilingsMatchCpuBits) {
+  InvariantGemmaOptions options{1, 16};
+  options.weights = WeightForm::kQ8_0;
+  options.arithmetic = Arithmetic::kInt8;
+  CompareTuned(ProductKind::kInteger, options);
 }
 
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
