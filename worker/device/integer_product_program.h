@@ -244,7 +244,8 @@ struct IntegerProductProgram : Tiles, IntegerArguments {
   template <class Chains>
   HEARTH_HOST_DEVICE void AddStage(const Stage& stage, int left, int used, Chains* chains) const {
     FOR_WARPS(warp, kWarps) {
-      HEARTH_UNROLL
+      // Unrolled, the largest of these programs would need more registers than a thread has.
+      HEARTH_UNROLL_BY((kHasLeast && kRowTiles * kColumnTiles >= 16 ? 1 : kBlocks))
       for (int block = 0; block < kBlocks; ++block) {
         if (block >= left) break;
         RowBlock row_block;
