@@ -1,5 +1,7 @@
 // Tests copies between host memory and KV blocks that run while a device runs steps: events,
 // lifetimes, bits, failures. The emulated device performs a transfer as late as its event allows.
+#include "worker/model/invariant/transfers.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 #include "tests/support/tiny_checkpoint.h"
 #include "worker/device/emulated_device.h"
 #include "worker/model/invariant/invariant_gemma.h"
-#include "worker/model/invariant/transfers.h"
 
 namespace hearth {
 namespace {
@@ -226,16 +227,8 @@ TEST_F(TransfersTest, ReadersBeforeFirstStepWait) {
   Step(*cpu_, text, 16, &on_cpu);
   const Saved saved = Save(on_cpu);
   const std::vector<float> logits = Step(*cpu_, text, 60, &on_cpu);
-  Restore(saved, 16, &kv);
-  InvariantKv fork = gemma_->NewKv(), adopts = gemma_->NewKv();
-  fork.ShareAll(kv);
-  EXPECT_EQ(Step(*gemma_, text, 60, &fork), logits);
-  Restore(saved, 16, &kv);
-  const size_t bytes = kv.layout().SliceBytes(kChunk);
-  const Bytes slice = Filled(bytes, 0);
-  kv.CopyOut(1, 0, kChunk, 0, kChunk, slice.get());
-  EXPECT_EQ(std::memcmp(slice.get(), saved[0].bytes.get(), bytes), 0);
-  Restore(saved, 16, &kv);
+  Restore(saved, 16, &kv);  // to new blocks: NaN
+  InvariantKv adopts = gemma_->NewKv();
   adopts.BeginRestore(16);
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     ASSERT_TRUE(adopts.Adopt({0, 16, group}, kv.Share({0, 16, group})).ok());
@@ -246,6 +239,15 @@ TEST_F(TransfersTest, ReadersBeforeFirstStepWait) {
   const auto after = device_->counts();  // a block of the device is adopted without a copy
   EXPECT_TRUE(std::equal(before.transfers, before.transfers + 3, after.transfers));
   EXPECT_TRUE(std::equal(before.copies, before.copies + 3, after.copies));
+  Restore(saved, 16, &kv);
+  InvariantKv fork = gemma_->NewKv();
+  fork.ShareAll(kv);
+  EXPECT_EQ(Step(*gemma_, text, 60, &fork), logits);
+  Restore(saved, 16, &kv);
+  const size_t bytes = kv.layout().SliceBytes(kChunk);
+  const Bytes slice = Filled(bytes, 0);
+  kv.CopyOut(1, 0, kChunk, 0, kChunk, slice.get());
+  EXPECT_EQ(std::memcmp(slice.get(), saved[0].bytes.get(), bytes), 0);
 }
 
 TEST_F(TransfersTest, CancelledRestoreReleasesMemory) {

@@ -1,3 +1,5 @@
+#include "worker/prefix/object_memory.h"
+
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -5,7 +7,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/prefix/object_memory.h"
 
 namespace hearth {
 namespace {
