@@ -235,18 +235,25 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
   return absl::OkStatus();
 }
 
-// Starts to copy the objects layer by layer, in the order in which a step reads them.
+// Starts to copy the objects layer by layer, in the order in which a step reads them. A copy within
+// the device is fast, so a lent chunk is one copy.
 void InvariantKv::StartIncoming() {
   if (incoming_.empty()) return;
+  const auto is_lent_chunk = [this](const Incoming& object) {
+    return object.way == CopyWay::kWithin && object.id.tokens == layout_->chunk_tokens;
+  };
   arrivals_ = std::make_shared<Transfers>(&arena_->memory());
   for (Incoming& object : incoming_) {
     arrivals_->Keep(object.block);
     arrivals_->Keep(std::move(object.owner));
+    if (!is_lent_chunk(object)) continue;
+    arrivals_->Copy(object.way, object.block.get(), object.slices.front(),
+                    {layout_->ObjectBytes(object.id.tokens, object.id.group)});
   }
   for (size_t layer = 0; layer < layout_->layers.size(); ++layer) {
     const int number = static_cast<int>(layer);
     for (const Incoming& object : incoming_) {
-      if (object.id.group != GroupOf(number)) continue;
+      if (object.id.group != GroupOf(number) || is_lent_chunk(object)) continue;
       CopySlice(arrivals_.get(), object, LayersBefore(*layout_, number));
     }
     arrivals_->Record();

@@ -121,8 +121,8 @@ class InvariantKv : public SequenceKv {
   // object belongs to global layers.
   absl::Status Adopt(const ObjectId& id, KvBlock bytes, bool from_host = false);
   // Adds a copy of an object. `slices`: the slices of the layers in the object's group, in
-  // ascending order of layer; in host memory, or if `within` in device memory. `owner`: on a
-  // device, keeps the slices until they are copied.
+  // ascending order of layer; in host memory, or if `within` in device memory, back to back.
+  // `owner`: on a device, keeps the slices until they are copied.
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
                       bool within = false, std::shared_ptr<const void> owner = nullptr);
   void FinishRestore();
