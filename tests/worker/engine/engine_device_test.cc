@@ -147,8 +147,9 @@ std::vector<Asked> ManyKinds() {
   all.push_back(Greedy(15, 9));
   all[8].request.sampling.rules.repetition_penalty = 1.5;
   all[8].request.hash_logits = true;
-  // ends with a stop token, which is not sent, while tokens of earlier requests are held
-  all[8].request.sampling.rules.stop_ids = {TokenIn(DeviceEngine(false).Run({all[8]})[8])};
+  // ends with a stop token, which is not sent, before any other answer ends: tokens of earlier
+  // requests are held
+  all[8].request.sampling.rules.stop_ids = {TokenIn(DeviceEngine(false).Run({all[8]})[6])};
   return all;
 }
 
