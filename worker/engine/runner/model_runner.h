@@ -69,7 +69,7 @@ class ModelRunner {
   virtual const Digest& weights_digest() const = 0;
   // Number format of the matrices: "stored" (as in the checkpoint), "int8", or a dtype.
   virtual std::string weights() const = 0;
-  // Arithmetic of matrix products: "int8/32/1", "bf16/16/1", or a dtype.
+  // Arithmetic of matrix products: "int8/32/1", "bf16/16/2", or a dtype.
   virtual std::string arithmetic() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
   // Default KV options of requests.
