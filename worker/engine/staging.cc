@@ -38,7 +38,7 @@ std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& i
   if (kv.is_on_device()) {
     std::shared_ptr<KvObject> copy = NewObject(layout, id);
     AddRows(layout, kv, id.begin, id.begin + id.tokens, copy.get());
-    if (!kv.IsOffloaded(id)) copy->device_block = std::move(bytes);
+    if (!kv.IsOffloaded(id) && !kv.WillOffload(id.group)) copy->device_block = std::move(bytes);
     return copy;
   }
   auto object = std::make_shared<KvObject>();

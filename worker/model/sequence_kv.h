@@ -57,6 +57,11 @@ class SequenceKv {
     (void)id;
     return false;
   }
+  // Returns whether complete chunks of the group move to host memory before the next step.
+  virtual bool WillOffload(LayerGroup group) const {
+    (void)group;
+    return false;
+  }
   // Starts copying the rows of positions [begin, end) to an object's `bytes`, in host memory, as
   // CopyOut does for each layer of the object's group. The copies run during later steps. `bytes`
   // must live until they have ended. REQUIRES: is_on_device(); [begin, end) is inside the object.

@@ -20,15 +20,16 @@ struct MostBlocks {
     const uint64_t chunk = layout.chunk_tokens;
     // Chunks that contain the rows of a step, and the earlier rows in the window of these rows.
     const uint64_t seen = (layout.window + 3 * chunk - 2) / chunk;
-    global = (tokens + chunk - 1) / chunk;
+    const uint64_t chunks = (tokens + chunk - 1) / chunk;
+    global = chunks;
     const uint64_t block = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal);
     // The chunks of a step stay on the device; if the host memory is full, further chunks, too.
     if (strategy == KvStrategy::kOffloaded && block > 0)
       global =
-          std::max(std::min<uint64_t>(global, 2), global - std::min(global, offload_bytes / block));
+          std::max(std::min<uint64_t>(chunks, 2), chunks - std::min(chunks, offload_bytes / block));
     // Static KV reserves twice the blocks: if the prompt is saved, blocks that leave the window
     // stay in use.
-    local = std::min(global, strategy == KvStrategy::kStatic ? 2 * seen : seen);
+    local = std::min(chunks, strategy == KvStrategy::kStatic ? 2 * seen : seen);
     bytes = global * block + local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
     if (layout.quantization.is_on())  // unquantized rows of a step, which lie in at most two chunks
       bytes += 2 * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
@@ -44,7 +45,11 @@ absl::Status RestoreObject(const KvLayout& layout, const std::shared_ptr<const K
   const KvBlock& block = kv->is_on_device() && !from_host ? object.device_block : object.bytes;
   if (whole && block != nullptr && !from_host) return kv->Adopt(object.id, block);
   if (absl::Status complete = AwaitBytes(object); !complete.ok()) return complete;
-  if (whole && block != nullptr) return kv->Adopt(object.id, block, from_host);
+  if (whole && block != nullptr) {
+    const absl::Status adopted = kv->Adopt(object.id, block, from_host);
+    // If the host memory is full, the chunk is copied to the device.
+    if (!absl::IsResourceExhausted(adopted)) return adopted;
+  }
   std::vector<const std::byte*> slices;
   const size_t layers = layout.LayerCount(object.id.group);
   for (size_t i = 0; i < layers; ++i) {

@@ -99,6 +99,9 @@ class InvariantKv : public SequenceKv {
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
   bool is_on_device() const override { return arena_->memory().is_on_device(); }
   bool IsOffloaded(const ObjectId& id) const override;
+  bool WillOffload(LayerGroup group) const override {
+    return is_offloaded() && group == LayerGroup::kGlobal;
+  }
   std::unique_ptr<RowCopies> StartCopyOut(const ObjectId& id, int begin, int end,
                                           std::byte* bytes) const override;
 
