@@ -18,6 +18,7 @@
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/device/emulated_device.h"
 #include "worker/device/program_list.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
 namespace hearth {
@@ -208,6 +209,23 @@ TEST(DeviceForward, SelfTestRejectsDifferentLogits) {
   EXPECT_THAT(
       std::string(held.message()),
       HasSubstr("the device and the CPU compute different bits for logits of a step of 2 rows"));
+}
+
+// The CPU's integer kernels are not the cause, so the worker keeps them.
+TEST(DeviceForward, DifferentIntegerLogitsKeepCpuKernel) {
+  const auto device = std::make_shared<FaultyDevice>();
+  InvariantGemmaOptions options = OnDevice(device);
+  options.weights = WeightForm::kQ8_0;
+  options.arithmetic = Arithmetic::kInt8;
+  options.kv_dtype = std::nullopt;
+  auto gemma = InvariantGemma::Load(Dir(), options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  const IntegerKernel kernel = ChosenIntegerKernel();
+  const size_t notes = (*gemma)->notes().size();
+  device->flips = true;
+  EXPECT_EQ((*gemma)->SelfTest("").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*gemma)->notes().size(), notes);
+  EXPECT_EQ(ChosenIntegerKernel(), kernel);
 }
 
 TEST(DeviceForward, OtherMatrixInstructionRefusesBf16) {
