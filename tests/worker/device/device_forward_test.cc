@@ -407,13 +407,13 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   TinyGeometry wide = Geometry("lg", 24, 4, 1, 32);
   wide.bfloat16 = false;
   EXPECT_THAT(Refusal(NewTinyCheckpoint(wide, "float32"), OnDevice(device)),
-              HasSubstr("layer 0: q, k and v: has values that bfloat16 cannot represent"));
+              HasSubstr("layer 0: q, k and v: a matrix has values that bfloat16 cannot represent"));
   InvariantGemmaOptions narrow = OnDevice(device);
   narrow.weights = WeightForm::kQ8_0;
   TinyGeometry blocks = Geometry("lg", 24, 4, 1, 32);
   EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow),
-              HasSubstr("are quantized, and the arithmetic is float32: leave --arithmetic at "
-                        "auto; device emulated does not support this"));
+              HasSubstr("weights: layer 0: q, k and v: a matrix is quantized, and the arithmetic "
+                        "is float32: leave --arithmetic at auto, or use --device cpu"));
   EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
   const auto earlier = std::make_shared<FaultyDevice>();
   earlier->fuses = false;
