@@ -117,7 +117,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "only on the tokens, prefixes shared by all CPUs; exact: same bits with the cache as "
       "without, prefixes shared by equal machines; portable: equal within rounding, prefixes "
       "shared by all machines; auto: invariant if the CPU supports it, else exact. On cuda, "
-      "invariant needs a bfloat16 checkpoint, and auto is exact");
+      "invariant needs a bfloat16 or quantized checkpoint, and auto is exact");
   AddInvariantFlags(set, engine);
   set->AddText("kv-cache", &engine->kv.cache,
                "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
