@@ -103,6 +103,19 @@ constexpr char kDeviceHelp[] =
     "answers, for tests and for work on these programs without a GPU: a token of the 270M takes "
     "a second";
 
+void AddKvFlags(FlagSet* set, EngineOptions* engine) {
+  set->AddText(
+      "kv-cache", &engine->kv.cache,
+      "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
+      "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
+      "answers; offloaded and offloaded_static: on a device, whole chunks of global layers "
+      "in host memory, else same as dynamic and static; empty: from the model's "
+      "generation_config.json, else dynamic");
+  set->AddText("kv-quantization", &engine->kv.quantization,
+               "Options of the quantized strategy: "
+               "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
+}
+
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
   set->AddRequired("model", &engine->model_dir, "Gemma 3: a Hugging Face folder, or a GGUF file");
@@ -119,14 +132,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "shared by all machines; auto: invariant if the CPU supports it, else exact. On cuda, "
       "invariant needs a bfloat16 or quantized checkpoint, and auto is exact");
   AddInvariantFlags(set, engine);
-  set->AddText("kv-cache", &engine->kv.cache,
-               "KV cache strategy of requests that do not set one. dynamic; static: all memory is "
-               "allocated at a request's first step; quantized: whole chunks in fewer bits, other "
-               "answers; offloaded: same as dynamic; offloaded_static: same as static; empty: from "
-               "the model's generation_config.json, else dynamic");
-  set->AddText("kv-quantization", &engine->kv.quantization,
-               "Options of the quantized strategy: "
-               "bits=4,group=64,axis_key=-1,axis_value=0,residual=128 (a chunk)");
+  AddKvFlags(set, engine);
   set->AddNamed("adapter", &engine->adapters,
                 "NAME=DIR, repeatable: a LoRA adapter in the format of PEFT; requests select it by "
                 "NAME (exactness class invariant)");
@@ -136,7 +142,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
       "Memory for keys and values of running requests. 0: in the class invariant, half of the "
       "memory minus weights and pool; on a device, three quarters of its free memory");
   set->AddBytes("kv-offload-bytes", &engine->memory.kv_offload_bytes,
-                "No effect: offloaded requests are kept in --kv-bytes");
+                "Host memory for keys and values of offloaded requests on a device. 0: half of the "
+                "memory minus pool");
   set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
                 "Memory for restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,
@@ -449,6 +456,7 @@ int Main(int argc, char** argv) {
   }
   const auto tokenizer = LoadTokenizer(flags.engine.model_dir, flags.chat_template);
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
+  flags.engine.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
   for (const std::string& note : NotesOf(flags, **engine, *tokenizer)) {

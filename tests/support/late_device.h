@@ -43,6 +43,7 @@ class LateDevice : public EmulatedDevice {
     std::memset(to, 0xff, bytes);
     work_.push_back([this, to, from, bytes] { EmulatedDevice::CopyOut(to, from, bytes); });
   }
+  void MakeTransfersWait() override { RunAll(); }
   void Launch(int program, const void* arguments, int blocks) override {
     const auto launch = [&] { EmulatedDevice::Launch(program, arguments, blocks); };
     if (captures_) return launch();

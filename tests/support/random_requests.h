@@ -4,7 +4,9 @@
 // Requests are cold, or restored at a random boundary by reference and by copy; they run in steps
 // of 1, 7, 128 or 512 tokens, alone or together with seven other sequences, and on 1, 2 and 3
 // threads; on every vector instruction set, with each integer kernel, and on a device. A device
-// restores from results of the CPU, and the CPU from those of the device. Thread safety: none,
+// restores from results of the CPU, and the CPU from those of the device. If StoreKv was called,
+// the sequence under test and half of the other sequences are quantized or, on a device, offloaded.
+// Thread safety: none,
 // because it changes the instruction set of the whole process; at the end it sets the best one.
 #ifndef HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
 #define HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
@@ -78,6 +80,12 @@ class RandomRequests {
     return requests;
   }
 
+  // How later requests store their keys and values.
+  void StoreKv(const KvQuantization& quantization, bool offloads) {
+    quantization_ = quantization;
+    offloads_ = offloads;
+  }
+
   // Runs the next request. Returns "" if all logits are equal, else a description of the request
   // and of the first difference.
   std::string Next() {
@@ -89,7 +97,7 @@ class RandomRequests {
     const std::vector<IntegerKernel> kernels = UsableIntegerKernels();
     if (!kernels.empty()) ForceIntegerKernel(kernels.back());
     std::vector<uint64_t> want;
-    InvariantGemma::Kv cold = first.NewKv();
+    InvariantGemma::Kv cold = NewKv(first);
     if (std::string error = Steps(first, text, kPieceTokens, 0, &cold, &want); !error.empty()) {
       return error;
     }
@@ -110,7 +118,7 @@ class RandomRequests {
                      step, ", beside ", others, " others, ", model.device_kind(), ", ",
                      model.threads(), " threads, ", KernelTargetName(target), " ",
                      kernels.empty() ? "" : IntegerKernelName(kernels[seed_ % kernels.size()]));
-    InvariantGemma::Kv kv = model.NewKv();
+    InvariantGemma::Kv kv = NewKv(model);
     absl::Status restored = Restore(*from, text, boundary, &kv);
     ForceTarget(target);
     if (!kernels.empty()) ForceIntegerKernel(kernels[seed_ % kernels.size()]);
@@ -131,6 +139,11 @@ class RandomRequests {
 
   RandomRequests(int longest, uint64_t first) : longest_(longest), seed_(first - 1) {}
 
+  InvariantGemma::Kv NewKv(const InvariantGemma& model) const {
+    InvariantGemma::Kv kv = model.NewKv(quantization_);
+    if (offloads_ && kv.is_on_device()) kv.Offload(model.offload_blocks());
+    return kv;
+  }
   int Draw(int below) {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     return static_cast<int>((state_ >> 33) % static_cast<uint64_t>(below));
@@ -153,7 +166,7 @@ class RandomRequests {
     const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
     std::vector<InvariantGemma::Kv> other_kvs;
     std::vector<std::vector<int32_t>> other_texts(static_cast<size_t>(others));
-    for (int i = 0; i < others; ++i) other_kvs.push_back(model.NewKv());
+    for (int i = 0; i < others; ++i) other_kvs.push_back(i % 2 == 0 ? NewKv(model) : model.NewKv());
     StepLogits logits;
     for (int at = kv->length(); at < static_cast<int>(text.size()); at += step) {
       const int count = std::min(step, static_cast<int>(text.size()) - at);
@@ -180,38 +193,47 @@ class RandomRequests {
 
   // Restores a prefix like a worker: whole chunks by reference, the rest by copy. Between host and
   // device everything is copied.
-  static absl::Status Restore(const InvariantGemma& from, const std::vector<int32_t>& text,
-                              int boundary, InvariantGemma::Kv* kv) {
+  absl::Status Restore(const InvariantGemma& from, const std::vector<int32_t>& text, int boundary,
+                       InvariantGemma::Kv* kv) const {
+    InvariantGemma::Kv source = NewKv(from);
+    // The second step offloads the chunks that the first step completes.
+    for (const int end : {boundary - 1, boundary}) {
+      if (end <= source.length()) continue;
+      const auto count = static_cast<size_t>(end - source.length());
+      absl::Status computed =
+          from.Step(&source, {text.data() + source.length(), count}, 0, nullptr);
+      if (!computed.ok()) return computed;
+    }
     if (boundary == 0) return absl::OkStatus();
-    InvariantGemma::Kv source = from.NewKv();
-    absl::Status computed =
-        from.Step(&source, {text.data(), static_cast<size_t>(boundary)}, 0, nullptr);
-    if (!computed.ok()) return computed;
     const KvLayout& layout = kv->layout();
     kv->BeginRestore(boundary);
     for (const ObjectId& id : NeededObjects(layout, static_cast<uint32_t>(boundary))) {
       KvBlock block = source.Share(id);
-      if (block != nullptr && source.is_on_device() == kv->is_on_device()) {
-        if (absl::Status s = kv->Adopt(id, std::move(block)); !s.ok()) return s;
+      const bool from_host = kv->is_offloaded() && id.group == LayerGroup::kGlobal;
+      const bool is_on_device = source.is_on_device() && !source.IsOffloaded(id);
+      if (block != nullptr && is_on_device == (kv->is_on_device() && !from_host)) {
+        if (absl::Status s = kv->Adopt(id, std::move(block), from_host); !s.ok()) return s;
         continue;
       }
-      std::vector<std::vector<std::byte>> slices;
+      const auto slices = std::make_shared<std::vector<std::vector<std::byte>>>();
       std::vector<const std::byte*> shown;
       const int begin = static_cast<int>(id.begin), tokens = static_cast<int>(id.tokens);
       for (const uint32_t layer : layout.LayersOf(id.group)) {
         const int number = static_cast<int>(layer);
-        slices.emplace_back(layout.SliceBytes(id.tokens));
+        slices->emplace_back(layout.SliceBytes(id.tokens));
         source.CopyOut(number, std::max(begin, source.first_held(number)), begin + tokens, begin,
-                       tokens, slices.back().data());
+                       tokens, slices->back().data());
       }
-      for (const auto& slice : slices) shown.push_back(slice.data());
-      if (absl::Status s = kv->CopyIn(id, shown); !s.ok()) return s;
+      for (const auto& slice : *slices) shown.push_back(slice.data());
+      if (absl::Status s = kv->CopyIn(id, shown, false, slices); !s.ok()) return s;
     }
     kv->FinishRestore();
     return absl::OkStatus();
   }
 
   const int longest_;
+  KvQuantization quantization_;
+  bool offloads_ = false;
   uint64_t seed_, state_ = 0;
   std::vector<std::unique_ptr<InvariantGemma>> models_;  // models with 1, 2 and 3 threads
   std::unique_ptr<InvariantGemma> on_device_;            // null: there is no device

@@ -85,10 +85,8 @@ class TinyModels(DeviceTest):
         model, float32 = self.model("wide", dtype="bfloat16"), self.model("narrow")
         for said, path, *flags in (
                 ("use --exactness auto", model, "--exactness", "exact"),
-                ("device emulated, it must be dynamic or static; got quantized", model,
-                 "--kv-cache", "quantized"),
-                ("device emulated, it must be dynamic or static; got offloaded", model,
-                 "--kv-cache", "offloaded"),
+                ("quantized needs --kv-dtype float32; got bfloat16", model, "--kv-cache",
+                 "quantized", "--kv-quantization", "group=16", "--kv-dtype", "bfloat16"),
                 ("arithmetic: int8 needs quantized weights", model, "--arithmetic", "int8"),
                 ("leave --arithmetic at auto", model, "--weights", "q8_0", "--arithmetic",
                  "float32"),

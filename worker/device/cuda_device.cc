@@ -29,7 +29,33 @@ class CudaDevice::Graph : public DeviceGraph {
   const cudaGraphExec_t ready_;
 };
 
-CudaDevice::CudaDevice(int number) : number_(number) {
+class CudaDevice::Event : public DeviceEvent {
+ public:
+  Event() = default;
+  ~Event() override {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  bool Wait() override { return is_recorded_ && cudaEventSynchronize(event_) == cudaSuccess; }
+  // Records the event in `stream`. Without time stamps an event costs less; a waiting thread
+  // sleeps.
+  cudaError_t Record(cudaStream_t stream) {
+    constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
+    if (event_ == nullptr) {
+      const cudaError_t made = cudaEventCreateWithFlags(&event_, kFlags);
+      if (made != cudaSuccess) return made;
+    }
+    const cudaError_t recorded = cudaEventRecord(event_, stream);
+    is_recorded_ = recorded == cudaSuccess;
+    return recorded;
+  }
+  cudaError_t MakeWait(cudaStream_t stream) const { return cudaStreamWaitEvent(stream, event_, 0); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  bool is_recorded_ = false;
+};
+
+CudaDevice::CudaDevice(int number) : number_(number), launched_(std::make_unique<Event>()) {
   int driver = 0, gpus = 0;
   cudaDriverGetVersion(&driver);
   const cudaError_t counted = cudaGetDeviceCount(&gpus);
@@ -39,9 +65,11 @@ CudaDevice::CudaDevice(int number) : number_(number) {
                  cudaGetErrorString(counted == cudaSuccess ? cudaErrorNoDevice : counted), number);
   if (!problem.empty()) Fail(problem);
   if (!Use()) return;
-  cudaStream_t stream;
-  if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;
-  stream_ = stream;
+  for (void** queue : {&stream_, &transfers_}) {
+    cudaStream_t stream;
+    if (!Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream")) return;
+    *queue = stream;
+  }
   void* ring = nullptr;
   if (!Check(cudaMallocHost(&ring, kRingBytes), "pinned memory")) return;
   ring_ = static_cast<std::byte*>(ring);
@@ -80,7 +108,9 @@ bool CudaDevice::FindKernels() {
 CudaDevice::~CudaDevice() {
   cudaSetDevice(number_);
   cudaFreeHost(ring_);
-  if (stream_ != nullptr) cudaStreamDestroy(Stream(stream_));
+  for (void* queue : {stream_, transfers_}) {
+    if (queue != nullptr) cudaStreamDestroy(Stream(queue));
+  }
 }
 
 bool CudaDevice::Use() { return error().empty() && Check(cudaSetDevice(number_), "the GPU"); }
@@ -108,6 +138,23 @@ CudaDevice::Facts CudaDevice::FactsOfProgram(int program) const {
           static_cast<int>(kernel.shared_bytes), static_cast<int>(kernel.threads)};
 }
 
+HostPinning CudaDevice::pinning() const {
+  const auto pin = [number = number_](void* memory, size_t bytes) {
+    if (cudaSetDevice(number) == cudaSuccess &&
+        cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) {
+      return true;
+    }
+    cudaGetLastError();  // the memory stays pageable
+    return false;
+  };
+  const auto unpin = [number = number_](void* memory) {
+    if (cudaSetDevice(number) != cudaSuccess || cudaHostUnregister(memory) != cudaSuccess) {
+      cudaGetLastError();
+    }
+  };
+  return {pin, unpin};
+}
+
 void* CudaDevice::Allocate(size_t bytes) {
   void* memory = nullptr;
   if (!Use() || cudaMalloc(&memory, bytes) != cudaSuccess) {
@@ -122,7 +169,8 @@ void CudaDevice::Free(void* memory) {
   cudaFree(memory);
 }
 
-void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) {
+void CudaDevice::CopyOn(void* stream, CopyWay way, void* to, const void* from,
+                        const CopyRuns& runs) {
   if (!Use()) return;
   constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                        cudaMemcpyDeviceToDevice};
@@ -131,9 +179,34 @@ void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& r
   const size_t from_pitch = runs.count > 1 ? runs.from_stride : runs.bytes;
   const size_t to_pitch = runs.count > 1 ? runs.to_stride : runs.bytes;
   Check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, runs.bytes, runs.count,
-                          kKinds[static_cast<int>(way)], Stream(stream_)),
+                          kKinds[static_cast<int>(way)], Stream(stream)),
         "a copy");
+}
+
+void CudaDevice::Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) {
+  CopyOn(stream_, way, to, from, runs);
   Wait();
+}
+
+void CudaDevice::StartTransfer(CopyWay way, void* to, const void* from, const CopyRuns& runs) {
+  CopyOn(transfers_, way, to, from, runs);
+}
+
+void CudaDevice::MakeTransfersWait() {
+  if (!Use()) return;
+  if (!Check(launched_->Record(Stream(stream_)), "an event of the launches")) return;
+  Check(launched_->MakeWait(Stream(transfers_)), "a wait of the transfers");
+}
+
+std::shared_ptr<DeviceEvent> CudaDevice::RecordTransfers() {
+  auto event = std::make_shared<Event>();
+  if (Use()) Check(event->Record(Stream(transfers_)), "an event of the transfers");
+  return event;
+}
+
+void CudaDevice::MakeLaunchesWait(const DeviceEvent& event) {
+  if (!Use()) return;
+  Check(static_cast<const Event&>(event).MakeWait(Stream(stream_)), "a wait for transfers");
 }
 
 // A small copy goes through the pinned ring buffer, so the host does not wait for earlier launches.

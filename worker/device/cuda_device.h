@@ -28,6 +28,7 @@ class CudaDevice : public Device {
   bool has_fused_dot() const override { return major_ >= 9; }
   bool has_warpgroups() const override { return major_ == 9; }
   size_t free_bytes() const override;
+  HostPinning pinning() const override;
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;
   void* AllocateHost(size_t bytes) override;
@@ -36,6 +37,10 @@ class CudaDevice : public Device {
   void CopyOut(void* to, const void* from, size_t bytes) override;
   void Copy(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
   void StartCopyOut(void* to, const void* from, size_t bytes) override;
+  void StartTransfer(CopyWay way, void* to, const void* from, const CopyRuns& runs) override;
+  void MakeTransfersWait() override;
+  std::shared_ptr<DeviceEvent> RecordTransfers() override;
+  void MakeLaunchesWait(const DeviceEvent& event) override;
   void Launch(int program, const void* arguments, int blocks) override;
   // Enables programmatic dependent launches; no effect on GPUs before sm_90.
   void SetOverlap(bool overlap) override { overlap_ = overlap && major_ >= 9; }
@@ -45,7 +50,7 @@ class CudaDevice : public Device {
 
   // Returns whether the program fits in the GPU's shared memory and registers.
   bool CanRun(int program) const;
-  // The cudaStream_t that all calls use.
+  // The cudaStream_t of launches and copies.
   void* stream() const { return stream_; }
   // For measurements: registers of a thread, bytes of local memory (register spills), bytes of
   // shared memory and threads of a block.
@@ -56,10 +61,12 @@ class CudaDevice : public Device {
 
  private:
   class Graph;
+  class Event;
   // Makes the GPU current in the calling thread. Returns false if this call or an earlier one
   // failed.
   bool Use();
   bool Check(int code, const char* what);
+  void CopyOn(void* stream, CopyWay way, void* to, const void* from, const CopyRuns& runs);
   bool FindKernels();
 
   // Bytes of the pinned ring buffer; the tables of a step need about 100 KB.
@@ -70,8 +77,9 @@ class CudaDevice : public Device {
   int major_ = 0;  // compute capability
   int processors_ = 1;
   size_t shared_bytes_ = 0;
-  void* stream_ = nullptr;
-  std::byte* ring_ = nullptr;  // pinned memory of kRingBytes
+  void *stream_ = nullptr, *transfers_ = nullptr;  // cudaStream_t of each queue
+  std::unique_ptr<Event> launched_;                // recorded by MakeTransfersWait
+  std::byte* ring_ = nullptr;                      // pinned memory of kRingBytes
   size_t ring_used_ = 0;
   std::vector<bool> takes_;
 };

@@ -2,7 +2,10 @@
 // Implementations: CudaDevice (cuda_device.h) and EmulatedDevice (emulated_device.h). Both run the
 // programs of program_list.h.
 //
-// Thread safety: none; one thread at a time.
+// The device has two queues. Launches and copies run in one queue, in the order of the calls.
+// Transfers run in the other queue, in the order of the calls. Events order the two queues.
+//
+// Thread safety: none; one thread at a time. A DeviceEvent may be used from any thread.
 // Ownership: memory lives until Free, or until the device is destroyed.
 // Errors: after a call has failed, all later calls do nothing; error() says which call failed and
 // why.
@@ -25,6 +28,17 @@ class DeviceGraph {
   virtual void Replay() = 0;
 };
 
+// A point in a device's queue of transfers: it ends when all earlier transfers have ended.
+//
+// Thread safety: any thread. The device must outlive the event's methods.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Waits until the event has ended. Returns false if the device has failed: the bytes of the
+  // transfers are then undefined.
+  virtual bool Wait() = 0;
+};
+
 // Direction of a copy: to the device, from the device, or within the device.
 enum class CopyWay { kIn, kOut, kWithin };
 
@@ -33,6 +47,14 @@ enum class CopyWay { kIn, kOut, kWithin };
 struct CopyRuns {
   size_t bytes = 0, count = 1;
   size_t from_stride = 0, to_stride = 0;
+};
+
+// Functions that pin host memory: transfers from and to it run at the speed of the link, and do not
+// delay the calling thread. `pin` returns false if the memory stays pageable. Any thread may call
+// them, also after the device was destroyed. Empty: the device has none.
+struct HostPinning {
+  std::function<bool(void* memory, size_t bytes)> pin;
+  std::function<void(void* memory)> unpin;
 };
 
 class Device {
@@ -51,6 +73,7 @@ class Device {
   virtual bool has_warpgroups() const { return false; }
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
+  virtual HostPinning pinning() const { return {}; }
   // Allocates device memory with undefined content, aligned to 256 bytes. Returns null if the
   // device has too little memory.
   virtual void* Allocate(size_t bytes) = 0;
@@ -67,6 +90,16 @@ class Device {
   // Starts a copy to memory of AllocateHost, in the order of the calls. The copy is done when Wait
   // returns.
   virtual void StartCopyOut(void* to, const void* from, size_t bytes) = 0;
+  // Starts a transfer and returns. Before an event that is recorded later has ended, the memory at
+  // `from` must not change, and neither memory may be freed. With pageable host memory the call may
+  // wait for the copy.
+  virtual void StartTransfer(CopyWay way, void* to, const void* from, const CopyRuns& runs) = 0;
+  // Makes later transfers begin after all launches and copies so far have ended.
+  virtual void MakeTransfersWait() = 0;
+  // Returns an event that ends when all transfers so far have ended.
+  virtual std::shared_ptr<DeviceEvent> RecordTransfers() = 0;
+  // Makes later launches and copies begin after the event has ended. REQUIRES: no capture runs.
+  virtual void MakeLaunchesWait(const DeviceEvent& event) = 0;
   // Runs `blocks` thread blocks of the program with number `program` in ProgramList, after all
   // earlier launches.
   virtual void Launch(int program, const void* arguments, int blocks) = 0;

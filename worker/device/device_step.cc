@@ -145,28 +145,45 @@ ProductChoice DeviceStep::ChoiceFor(int rows) const {
   return choice;
 }
 
-const float* DeviceStep::Run(absl::Span<const DevicePart> parts) {
+const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLayer& await,
+                             const StageLayer& stage) {
   int rows = 0;
   for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
   assert(rows >= 1);
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false, ManyTileRows(*model_, *device_, rows));
-    last_ = {&many_, rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows)};
+    last_ = {&many_,          rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows),
+             stage != nullptr};
     if (uses_warpgroups_ && last_.adapter_runs > 0) last_.choice.fill(ChooseBf16Product(rows));
     if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
-    LaunchAll(last_, Nothing);
+    LaunchOnce(await, stage);
     return buffers_.logits;
   }
   few_.Write(parts, true, FewTileRows(shape_));
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
   const int runs = few_.adapter_runs() > 0 ? std::min(of_graph, kAdapterTileRows) : 0;
-  last_ = {&few_, of_graph, wants ? of_graph : 0, true, runs, ChoiceFor(of_graph)};
+  last_ = {&few_,           of_graph, wants ? of_graph : 0, true, runs, ChoiceFor(of_graph),
+           stage != nullptr};
   assert(rows <= of_graph && few_.wanted() <= of_graph);
+  if (stage != nullptr) {
+    LaunchOnce(await, stage);
+    return buffers_.logits;
+  }
   std::unique_ptr<DeviceGraph>& graph = GraphOf(last_);
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
+  if (await != nullptr) await(shape_.layers() - 1);
   graph->Replay();
   return buffers_.logits;
+}
+
+// Launches the programs of the step `last_` without a graph.
+void DeviceStep::LaunchOnce(const AwaitLayer& await, const StageLayer& stage) {
+  await_ = await == nullptr ? nullptr : &await;
+  stage_ = stage == nullptr ? nullptr : &stage;
+  LaunchAll(last_, Nothing);
+  await_ = nullptr;
+  stage_ = nullptr;
 }
 
 void DeviceStep::Run(absl::Span<const DevicePart> parts, float* logits) {
@@ -189,7 +206,7 @@ const GreedyKey* DeviceStep::FindGreatest() {
 
 void DeviceStep::Repeat() {
   assert(last_.plan != nullptr);
-  if (last_.splits) return GraphOf(last_)->Replay();
+  if (last_.splits && !last_.is_staged) return GraphOf(last_)->Replay();
   LaunchAll(last_, Nothing);
 }
 
@@ -319,6 +336,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                          is_global ? 0 : shape_.window,
                          shape_.kv_is_bf16,
                          model_->multiplies_bf16};
+  if (await_ != nullptr) (*await_)(layer);
   before("heads", layer);
   const DeviceLayer& weights = model_->layers[static_cast<size_t>(layer)];
   const HeadNormProgram heads = {
@@ -326,6 +344,7 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
       shape_.epsilon,         weights.q_norm, weights.k_norm, model_->cos[is_global],
       model_->sin[is_global], buffers_.qkv};
   Launch(device_, heads, HeadNormProgram::Blocks(form.rows, shape_.heads, shape_.kv_heads));
+  if (stage_ != nullptr) (*stage_)(layer);
   before("attend", layer);
   const int tile_rows = form.plan->tile_rows();
   AnyAttend attend;
@@ -372,7 +391,7 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
 
 void DeviceStep::LaunchAll(const Form& form, const Before& before) {
   assert(form.plan != nullptr && form.rows >= 1 && form.wanted <= form.rows);
-  device_->SetOverlap(form.rows <= overlap_rows_);
+  device_->SetOverlap(form.rows <= overlap_rows_ && !form.is_staged);
   before("embedding", 0);
   EmbedProgram embed;
   embed.embedding = model_->head;

@@ -43,10 +43,18 @@ class DeviceStep {
   // If the device has too little memory, device->error() is set.
   DeviceStep(Device* device, const DeviceModel* model, const DeviceStepLimits& limits);
 
+  // Called before launches that read or write the KV of the layers up to `layer`: makes them wait
+  // for transfers (Device::MakeLaunchesWait).
+  using AwaitLayer = std::function<void(int layer)>;
+  using StageLayer = std::function<void(int layer)>;
   // Appends the tokens of each part to its sequence and writes their keys and values to the part's
   // KV blocks. Returns the logits of the wanted rows: [wanted][vocabulary] in device memory, valid
-  // until the next step. REQUIRES: the parts are within the limits.
-  const float* Run(absl::Span<const DevicePart> parts);
+  // until the next step. A step of many rows waits before each layer. A graph cannot wait for an
+  // event that is recorded after its capture, so a step of few rows waits for all layers first.
+  // `stage`: launches programs after the layer's keys and values are written, before they are read;
+  // such a step is launched without a graph. REQUIRES: the parts are within the limits.
+  const float* Run(absl::Span<const DevicePart> parts, const AwaitLayer& await = nullptr,
+                   const StageLayer& stage = nullptr);
   // Runs a step and copies its logits to `logits`, [wanted][vocabulary] in host memory.
   void Run(absl::Span<const DevicePart> parts, float* logits);
   // Finds the greatest key of each wanted row of the last step: [wanted] in device memory, valid
@@ -107,10 +115,12 @@ class DeviceStep {
     bool splits;
     int adapter_runs;  // runs of a tile (StepPlan::adapter_runs), or more; 0: no adapters
     ProductChoice choice;
+    bool is_staged;
   };
   std::unique_ptr<DeviceGraph>& GraphOf(const Form& form) {
     return graphs_[form.adapter_runs > 0][form.wanted > 0 ? form.rows : -form.rows];
   }
+  void LaunchOnce(const AwaitLayer& await, const StageLayer& stage);
   void LaunchAll(const Form& form, const Before& before);
   void LaunchLayer(const Form& form, int layer, const Before& before);
   void LaunchAttention(const Form& form, int layer, const Before& before);
@@ -154,6 +164,8 @@ class DeviceStep {
   DeviceAdapters adapters_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_[2];  // [1]: with adapters
   Form last_ = {};
+  const AwaitLayer* await_ = nullptr;  // set while Run launches many rows
+  const StageLayer* stage_ = nullptr;  // of the step that is being launched
 };
 
 }  // namespace hearth

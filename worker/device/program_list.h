@@ -110,8 +110,10 @@ using AdapterPrograms =
     TypeList<LowRankInnerProgram, LowRankSumProgram<false>, LowRankSumProgram<true>>;
 using Bf16AttendPrograms =
     TypeList<Bf16AttendProgram<8>, Bf16AttendProgram<16>, Bf16AttendProgram<64>>;
-using OtherPrograms = decltype(Joined(
-    Joined(TypeList<PackRowsProgram, ArgmaxProgram>(), AdapterPrograms()), Bf16AttendPrograms()));
+using SmallPrograms =
+    TypeList<PackRowsProgram, ArgmaxProgram, QuantizeKvProgram, DequantizeKvProgram>;
+using OtherPrograms =
+    decltype(Joined(Joined(SmallPrograms(), AdapterPrograms()), Bf16AttendPrograms()));
 using ProgramList =
     decltype(Joined(Joined(WarpgroupPrograms(), IntegerPrograms()), OtherPrograms()));
 

@@ -288,7 +288,7 @@ FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
   info.drafted_tokens = state.drafted_tokens;
   info.accepted_tokens = state.accepted_tokens;
   info.kv_bytes = state.own_kv_bytes + state.shared_kv_bytes;
-  info.kv = first.request.kv;
+  info.kv = first.kv_choice();
   info.exactness = layout_.exactness;
   info.queue_ms = Milliseconds(first.submitted_at, first.times.admitted_at);
   info.fetch_ms = Milliseconds(first.times.admitted_at, first.times.restored_at);

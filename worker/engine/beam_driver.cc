@@ -130,7 +130,7 @@ absl::Status BeamDriver::Reorder(BeamGroup* group) {
       assert(!group->unused.empty());
       sequence = planner_->Fork(first, group->unused.back());
       group->unused.pop_back();
-      absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->request.kv);
+      absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(0, sequence->kv_choice());
       if (!kv.ok()) return kv.status();
       model_->UseAdapter(sequence->request.adapter, kv->get());
       sequence->kv = *std::move(kv);

@@ -18,6 +18,7 @@
 #include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/thread_pool.h"
+#include "worker/prefix/object_memory.h"
 
 namespace hearth {
 namespace {
@@ -107,6 +108,22 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
   return chosen;
 }
 
+// Returns --kv-offload-bytes, or half of the memory that the pool leaves.
+uint64_t ChooseOffloadBytes(const EngineOptions& options, std::vector<std::string>* notes) {
+  if (options.memory.kv_offload_bytes > 0) return options.memory.kv_offload_bytes;
+  const uint64_t chosen = DefaultKvBytes(MemoryBytes(), 0, options.memory.pool_bytes);
+  notes->push_back(absl::StrCat("kv-offload-bytes: ", MiBText(chosen), ", chosen"));
+  return chosen;
+}
+
+// Pins the memory of objects, so that copies between them and the device run at the link's speed.
+void PinHostMemory(const Device& device, std::vector<std::string>* notes) {
+  HostPinning pinning = device.pinning();
+  if (pinning.pin == nullptr) return;
+  if (PinObjectMemory(std::move(pinning.pin), std::move(pinning.unpin))) return;
+  notes->push_back("device: host memory cannot be pinned: saving and restoring KV is slower");
+}
+
 // Returns the maximum rows of the steps that the scheduler will plan.
 StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
   StepLimits limits;
@@ -121,21 +138,24 @@ StepLimits LimitsOf(const EngineOptions& options, const InvariantGemma& gemma) {
 // Returns the KV strategy and quantization: from the flags, else from the model's generation
 // config.
 absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout& layout) {
+  const bool on_device = options.device != "cpu";
   KvChoice of_model;
   if (options.kv.cache.empty()) {
     const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
     if (!config.ok()) return config.status();
-    absl::StatusOr<KvChoice> says = ModelKvChoice(config->generation, layout);
+    absl::StatusOr<KvChoice> says = ModelKvChoice(config->generation, layout, on_device);
     if (!says.ok()) return says.status();
     absl::Status may =
         CheckKvOnDevice(options.device, "generation_config.json: cache_implementation",
-                        config->generation.cache_implementation);
+                        config->generation.cache_implementation, layout.dtype);
     if (!may.ok()) return may;
     of_model = *says;
   }
-  if (absl::Status may = CheckKvOnDevice(options.device, "kv-cache", options.kv.cache); !may.ok())
+  if (absl::Status may =
+          CheckKvOnDevice(options.device, "kv-cache", options.kv.cache, layout.dtype);
+      !may.ok())
     return may;
-  return ChooseKv(options.kv, of_model, layout);
+  return ChooseKv(options.kv, of_model, layout, on_device);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
@@ -150,7 +170,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   if (on_device) {
     auto device = OpenDevice(options.device);
     if (!device.ok()) return device.status();
+    PinHostMemory(**device, &notes);
     gemma_options.device = *std::move(device);
+    gemma_options.kv_offload_bytes = ChooseOffloadBytes(options, &notes);
   }
   gemma_options.arithmetic = ArithmeticOf(options);
   if (options.kv_dtype == KvDtypeChoice::kAuto) {

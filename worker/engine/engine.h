@@ -91,7 +91,7 @@ class Engine {
   virtual std::string dtype() const = 0;
   // Form of the weights: "stored", "q8_0", ..., or a dtype.
   virtual std::string weights() const = 0;
-  // Arithmetic of matrix products: "int8/32/1", "bf16/16/1", or a dtype.
+  // Arithmetic of matrix products: "int8/32/1", "bf16/16/2", or a dtype.
   virtual std::string arithmetic() const = 0;
   virtual std::vector<std::string> notes() const = 0;  // information to log at start
   // Warnings to log at start, such as options that have no effect.

@@ -58,6 +58,7 @@ constexpr Named kNames[] = {
     {"cache_write_tokens", "Prompt tokens reported to callers as new to the cache"},
     {"staging_skips", "Restore points not saved because staging-bytes was full"},
     {"preemptions", "Sequences returned to the queue so that an older sequence got their memory"},
+    {"kv_offloads", "Requests offloaded to host memory because the device had too little memory"},
     {"recomputed_tokens", "Tokens of preempted sequences that were computed again"},
     {"nondeterminism", "Prefixes that this worker computed twice with different bits; must stay 0"},
     {"audits", "Restored prefixes computed again and compared"},

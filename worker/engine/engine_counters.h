@@ -62,6 +62,7 @@ enum class EngineCounter {
   kCacheWriteTokens,
   kStagingSkips,
   kPreemptions,
+  kKvOffloads,
   kRecomputedTokens,
   kNondeterminism,
   kAudits,

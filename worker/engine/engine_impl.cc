@@ -84,7 +84,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       answers_(layout_, model_.get(), &planner_, &keeper_, &counters_,
                [this](Sequence* sequence) { LeaveAhead(sequence); }),
       beams_(model_.get(), &planner_, &keeper_, &answers_),
-      memory_(layout_, model_.get(), &planner_, &keeper_, &audit_, &beams_, &counters_),
+      memory_(layout_, model_.get(), &planner_, &keeper_, &audit_, &beams_, &counters_,
+              options_.on_warning),
       restorer_(layout_, model_.get(), &keeper_, &memory_, &counters_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
@@ -166,7 +167,7 @@ std::vector<std::string> EngineImpl::notes() const {
 
 std::vector<std::string> EngineImpl::warnings() const {
   std::vector<std::string> warnings;
-  if (options_.memory.kv_offload_bytes > 0) {
+  if (options_.memory.kv_offload_bytes > 0 && !model_->may_offload()) {
     warnings.push_back("--kv-offload-bytes has no effect: kv-cache offloaded runs as dynamic");
   }
   if (layout_.exactness != Exactness::kInvariant && !options_.FlagsOfInvariant().empty()) {

@@ -17,7 +17,7 @@ uint64_t KvMemory::NeededBytes(const Sequence& sequence, uint32_t end) const {
   const uint32_t text = sequence.tokens();
   const uint32_t shared = model_->batches() ? text - text % layout_.chunk_tokens : 0;
   const auto bytes = [&](uint32_t tokens) {
-    return model_->MissingKvBytes(nullptr, static_cast<int>(tokens), sequence.request.kv);
+    return model_->MissingKvBytes(nullptr, static_cast<int>(tokens), sequence.kv_choice());
   };
   return bytes(end) + (sequence.unforked() > 0 ? sequence.unforked() * bytes(end - shared) : 0);
 }
@@ -29,6 +29,42 @@ void KvMemory::LookUpPool(Sequence* sequence) {
   sequence->pooled.matched_tokens = std::max(sequence->pooled.matched_tokens, matched);
 }
 
+// Makes a request offloaded that needs more than the whole budget up to token `end`, unless the
+// budget is too small for the offloaded request, too.
+void KvMemory::OffloadAboveBudget(const Sequence& sequence, uint32_t end) {
+  const uint64_t budget = model_->kv_bytes().budget;
+  const auto fits = [&] { return budget == 0 || NeededBytes(sequence, end) <= budget; };
+  if (sequence.state->offloaded || !MayOffload(sequence) || fits()) return;
+  sequence.state->offloaded = true;
+  sequence.state->offloaded = fits();
+  if (sequence.state->offloaded) NoteOffloaded(sequence);
+}
+
+// Creates the KV of a sequence and of its further samples. Returns false if the machine is out of
+// memory and the sequence can wait for others.
+absl::StatusOr<bool> KvMemory::MakeKv(Sequence* sequence, bool can_wait) {
+  const EngineRequest& request = sequence->request;
+  const uint32_t left = request.max_new_tokens - sequence->answer.generated;
+  const uint32_t forks = request.searches() ? 0 : sequence->unforked();
+  for (uint32_t made = 0; made <= forks; ++made) {
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+        model_->NewKv(static_cast<int>(sequence->tokens() + left), sequence->kv_choice());
+    if (absl::IsResourceExhausted(kv.status()) && can_wait) {
+      sequence->kv = nullptr;
+      sequence->fork_kvs.clear();
+      return false;
+    }
+    if (!kv.ok()) return kv.status();
+    model_->UseAdapter(request.adapter, kv->get());
+    if (made == 0) {
+      sequence->kv = *std::move(kv);
+    } else {
+      sequence->fork_kvs.push_back(*std::move(kv));
+    }
+  }
+  return true;
+}
+
 absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const EngineRequest& request = sequence->request;
   const uint32_t left = request.max_new_tokens - sequence->answer.generated;
@@ -37,7 +73,9 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   const bool whole =
       !model_->batches() || request.searches() || request.kv.strategy == KvStrategy::kStatic;
   const uint32_t end = sequence->tokens() + (whole ? left : std::min(left, layout_.chunk_tokens));
-  const uint64_t budget = model_->kv_bytes().budget, needed = NeededBytes(*sequence, end);
+  const uint64_t budget = model_->kv_bytes().budget;
+  OffloadAboveBudget(*sequence, end);
+  const uint64_t needed = NeededBytes(*sequence, end);
   sequence->holds_whole_budget = budget > 0 && needed > budget;
   if (sequence->holds_whole_budget && !sequence->resumed) {
     const std::string many =
@@ -53,9 +91,12 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
   uint64_t claimed = sequence->holds_whole_budget ? budget : needed;
   for (const SequencePtr& other : others) {
     claimed += model_->MissingKvBytes(other->kv.get(), static_cast<int>(other->claimed_end),
-                                      other->request.kv);
+                                      other->kv_choice());
   }
+  const bool offloads = sequence->kv_choice().strategy == KvStrategy::kOffloaded;
   for (const auto& object : sequence->pooled.objects) {
+    // `needed` does not include the chunks that will be in host memory
+    if (offloads && object->id.group == LayerGroup::kGlobal) continue;
     if (model_->CountsKvBytes(*object)) claimed -= std::min<uint64_t>(claimed, object->size_bytes);
   }
   const auto lacking = [&]() -> uint64_t {
@@ -63,8 +104,8 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > budget ? all - budget : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
-  // If other sequences run, evict only if evicting frees enough. Otherwise this sequence must wait
-  // anyway, and evicting would only lose restore points.
+  if (lacking() > 0) keeper_->publisher().AwaitSeals();
+  // If others run, evict only if that frees enough; otherwise this sequence must wait anyway.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
   if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
     while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
@@ -78,31 +119,15 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     sequence->pooled = PooledPrefix();  // the pool may evict the prefix while the sequence waits
     return false;
   }
-  const uint32_t forks = request.searches() ? 0 : sequence->unforked();
-  for (uint32_t made = 0; made <= forks; ++made) {
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(sequence->tokens() + left), request.kv);
-    // the machine is out of memory
-    if (absl::IsResourceExhausted(kv.status()) && !others.empty()) {
-      sequence->kv = nullptr;
-      sequence->fork_kvs.clear();
-      return false;
-    }
-    if (!kv.ok()) return kv.status();
-    model_->UseAdapter(request.adapter, kv->get());
-    if (made == 0) {
-      sequence->kv = *std::move(kv);
-    } else {
-      sequence->fork_kvs.push_back(*std::move(kv));
-    }
-  }
+  const absl::StatusOr<bool> made = MakeKv(sequence, !others.empty());
+  if (!made.ok() || !*made) return made;
   sequence->claimed_end = end;
   return true;
 }
 
 bool KvMemory::FreeUnused() {
   const auto frees = [&](const KvObject& object) { return model_->CountsKvBytes(object); };
-  if (keeper_->pool().EvictOne(frees)) return true;
+  if (keeper_->publisher().AwaitSeals() || keeper_->pool().EvictOne(frees)) return true;
   if (!audit_->is_under_way()) return false;
   audit_->Skip();
   return true;
@@ -122,13 +147,33 @@ absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
                                           absl::FunctionRef<absl::Status()> use) {
   for (;;) {
     absl::Status status = use();
+    if (absl::IsUnavailable(status) && Offload(sequence)) continue;
     if (!absl::IsResourceExhausted(status)) return status;
     if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
-    if (victim == nullptr) return status;
+    if (victim == nullptr) {
+      if (planner_->WithKv().size() == 1 && Offload(sequence)) continue;
+      return status;
+    }
     assert(victim->id > sequence.id);  // a sequence is never preempted for a younger one
     Preempt(victim);
   }
+}
+
+bool KvMemory::Offload(const Sequence& sequence) {
+  if (!MayOffload(sequence) || sequence.kv == nullptr || !model_->Offload(sequence.kv.get()))
+    return false;
+  sequence.state->offloaded = true;
+  NoteOffloaded(sequence);
+  return true;
+}
+
+void KvMemory::NoteOffloaded(const Sequence& sequence) {
+  counters_->Add(EngineCounter::kKvOffloads);
+  if (on_warning_ == nullptr) return;
+  on_warning_(absl::StrCat("the device has too little memory for a request of ", sequence.tokens(),
+                           " tokens: its keys and values are offloaded to host memory, and its "
+                           "steps are slower; raise --kv-bytes"));
 }
 
 absl::Status KvMemory::MakeRoom(SequencePart* part) {
@@ -147,7 +192,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
     if (!decodes) planner_->ReturnTokens(sequence->id, part->tokens - least);
     part->tokens = least;
   }
-  if (absl::IsResourceExhausted(room)) room = RetryFreeingMemory(*sequence, take);
+  if (absl::IsResourceExhausted(room) || absl::IsUnavailable(room))
+    room = RetryFreeingMemory(*sequence, take);
   if (absl::IsResourceExhausted(room) && keeper_->ReleaseStaged(sequence.get())) {
     room = RetryFreeingMemory(*sequence, take);
   }

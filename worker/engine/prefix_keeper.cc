@@ -158,6 +158,7 @@ void PrefixKeeper::AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary,
   if (InsertIntoPool(prefix, boundary, objects) == PrefixPool::InsertResult::kDiffers) {
     counters_->Add(EngineCounter::kNondeterminism);
   }
+  publisher_.Seal(objects);
 }
 
 // Adds a restore point to the pool and counts the result.

@@ -48,8 +48,7 @@ class PrefixPool {
   enum class InsertResult { kInserted, kPresent, kDiffers, kTooLarge };
   // Adds a restore point: `prefix` up to `boundary`. If the pool has it already, the old objects
   // stay, and the result is kPresent, or kDiffers if the bytes differ. Except in class portable,
-  // kDiffers proves nondeterminism. REQUIRES: `objects` are complete and sealed, in NeededObjects
-  // order.
+  // kDiffers proves nondeterminism. REQUIRES: `objects` are sealed or late, in NeededObjects order.
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 

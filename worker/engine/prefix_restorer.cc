@@ -75,7 +75,8 @@ void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) con
   if (layout_.exactness != Exactness::kInvariant) return;
   for (auto& object : *objects) {
     const auto known = std::find_if(pooled.begin(), pooled.end(), [&](const auto& other) {
-      return other->id == object->id && other->slice_digests == object->slice_digests;
+      return other->id == object->id && other->Complete() &&
+             other->slice_digests == object->slice_digests;
     });
     if (known != pooled.end()) object = *known;
   }

@@ -1,5 +1,6 @@
 #include "worker/engine/publisher.h"
 
+#include <algorithm>
 #include <cassert>
 #include <exception>
 #include <utility>
@@ -21,6 +22,21 @@ Publisher::Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineC
       max_waiting_bytes_(max_waiting_bytes),
       counters_(counters),
       queue_(kPublisherThreads, kMaxWaitingPublishes) {}
+
+void Publisher::Seal(const KvObjects& objects) {
+  const auto late = [](const auto& object) { return object->late != nullptr; };
+  if (std::none_of(objects.begin(), objects.end(), late)) return;
+  if (sealer_ == nullptr) sealer_ = std::make_unique<TaskQueue>(1, SIZE_MAX);
+  sealer_->Submit([objects](TaskQueue::Fate fate) {
+    if (fate == TaskQueue::Fate::kDrop) return;
+    for (const auto& object : objects) object->Complete();
+  });
+}
+
+bool Publisher::AwaitSeals() {
+  if (sealer_ == nullptr || sealer_->WaitIdle(absl::InfinitePast())) return false;
+  return sealer_->WaitIdle(absl::InfiniteFuture());
+}
 
 void Publisher::Drop(const PublishJob& job, const char* why) {
   counters_->Add(EngineCounter::kPublishesDropped);
@@ -79,8 +95,14 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
 void Publisher::Publish(PrefixCache* cache, PublishJob* job) {
   counters_->Add(EngineCounter::kPublishes);
   PublishOutcome outcome;
+  const auto& objects = job->spec.objects;
+  const auto complete = [](const auto& object) { return object->Complete(); };
   try {
-    outcome = cache->Publish(job->spec, timeout_);
+    if (std::all_of(objects.begin(), objects.end(), complete)) {
+      outcome = cache->Publish(job->spec, timeout_);
+    } else {
+      outcome.note = "publishing failed: the device failed before its KV was copied";
+    }
   } catch (const std::exception& error) {
     outcome = PublishOutcome();
     outcome.note = absl::StrCat("publishing failed: ", error.what());

@@ -43,6 +43,11 @@ class Publisher {
   void Submit(PrefixCache* cache, PublishJob job) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops the oldest waiting job to free its memory. Returns false if no job waits.
   bool DropOldest() { return queue_.DropOldest(); }
+  // Completes late objects (KvObject::late) on a separate thread, so that a publish that waits for
+  // the store does not delay it. Engine's thread only.
+  void Seal(const KvObjects& objects);
+  // Waits until all calls of Seal have ended. Returns false if none was left. Engine's thread only.
+  bool AwaitSeals();
   bool WaitIdle(absl::Time deadline) { return queue_.WaitIdle(deadline); }
   void Stop() {
     stopping_ = true;
@@ -66,6 +71,7 @@ class Publisher {
   // Number of waiting jobs, by object memory.
   std::map<const std::byte*, size_t> holders_ ABSL_GUARDED_BY(mu_);
   TaskQueue queue_;
+  std::unique_ptr<TaskQueue> sealer_;  // null until an object is late
 };
 
 }  // namespace hearth

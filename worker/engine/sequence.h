@@ -100,7 +100,8 @@ struct BeamGroup;  // defined in beam_driver.cc
 struct RequestState {
   std::atomic<bool> cancelled{false};  // set by any thread
   // The remaining members: the engine's thread only.
-  bool failed = false;  // whether on_error was called
+  bool failed = false;     // whether on_error was called
+  bool offloaded = false;  // whether the request is offloaded for lack of device memory
   uint32_t unfinished = 1;
   uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // KV of sequences that have ended
   uint32_t decode_steps = 0, drafted_tokens = 0, accepted_tokens = 0;  // sums over all sequences
@@ -160,6 +161,12 @@ struct Sequence {
   bool generates() const { return request.max_new_tokens > 0; }
   // Returns the caller's request, which asks for all samples.
   const EngineRequest& asked() const { return (first == nullptr ? *this : *first).request; }
+  // Returns the KV options of the request, or kOffloaded if the device has too little memory.
+  KvChoice kv_choice() const {
+    KvChoice choice = request.kv;
+    if (state->offloaded) choice.strategy = KvStrategy::kOffloaded;
+    return choice;
+  }
   // Returns the number of tokens to prefill: the prompt, and the answer up to the last preemption.
   uint32_t tokens() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
   // Returns `count` tokens to prefill, starting at index `begin`.

@@ -5,9 +5,29 @@
 #include <utility>
 
 #include "proto/restore_rule.h"
+#include "worker/engine/late_object.h"
 
 namespace hearth {
 namespace {
+
+// Copies rows [begin, end) of `kv` into the object, as far as they belong to it. If `kv` is on a
+// device, the copy runs during later steps.
+void AddRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
+             KvObject* object) {
+  if (!kv.is_on_device()) return CopyRows(layout, kv, begin, end, object);
+  const uint32_t first = std::max(begin, object->id.begin);
+  const uint32_t last = std::min(end, object->id.begin + object->id.tokens);
+  if (first >= last) return;
+  if (object->late == nullptr) object->late = std::make_shared<LateObject>(layout, object);
+  static_cast<LateObject*>(object->late.get())
+      ->Add(kv.StartCopyOut(object->id, static_cast<int>(first), static_cast<int>(last),
+                            object->bytes.get()));
+}
+
+// Seals an object whose rows have all been added. A late object is sealed by Complete.
+void Seal(const KvLayout& layout, KvObject* object) {
+  if (object->late == nullptr) SealObject(layout, object);
+}
 
 // Returns the object of a whole chunk, which references the chunk's KV block. If the block is on a
 // device, the object also has a host copy, for publishing.
@@ -17,8 +37,8 @@ std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& i
   if (bytes == nullptr) return nullptr;
   if (kv.is_on_device()) {
     std::shared_ptr<KvObject> copy = NewObject(layout, id);
-    CopyRows(layout, kv, id.begin, id.begin + id.tokens, copy.get());
-    copy->device_block = std::move(bytes);
+    AddRows(layout, kv, id.begin, id.begin + id.tokens, copy.get());
+    if (!kv.IsOffloaded(id)) copy->device_block = std::move(bytes);
     return copy;
   }
   auto object = std::make_shared<KvObject>();
@@ -124,7 +144,8 @@ uint32_t StagedSnapshots::Drop() {
 
 void StagedSnapshots::Start(const ObjectId& id, Growing* growing) const {
   growing->object = NewObject(layout_, id);
-  if (growing->seed != nullptr) CopyRows(layout_, *growing->seed, growing->object.get());
+  if (growing->seed != nullptr && growing->seed->Complete())
+    CopyRows(layout_, *growing->seed, growing->object.get());
 }
 
 void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end) {
@@ -139,10 +160,10 @@ void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end)
       if (growing.object == nullptr) continue;  // the restore did not bring all its rows
     } else {
       if (growing.object == nullptr) Start(id, &growing);
-      CopyRows(layout_, kv, begin, end, growing.object.get());
+      AddRows(layout_, kv, begin, end, growing.object.get());
     }
     if (object_end <= end) {
-      SealObject(layout_, growing.object.get());
+      Seal(layout_, growing.object.get());
       growing.sealed = true;
     }
   }
@@ -162,13 +183,13 @@ bool StagedSnapshots::AddNow(const SequenceKv& kv, StagingBudget* budget) {
       growing.object = fits ? SharedObject(layout_, id, kv) : nullptr;
     } else if (fits) {
       growing.object = NewObject(layout_, id);
-      CopyRows(layout_, kv, id.begin, boundary, growing.object.get());
+      AddRows(layout_, kv, id.begin, boundary, growing.object.get());
     }
     if (growing.object == nullptr) {
       growing_.erase(id);
       return false;
     }
-    SealObject(layout_, growing.object.get());
+    Seal(layout_, growing.object.get());
     growing.sealed = true;
     restored_.erase(id);  // the restored object had no bytes
   }

@@ -10,7 +10,8 @@
 // normally after the publish. The pool counts the memory of the objects that it holds.
 // Invariants:
 //  1. The bytes of all leases are at most the limit.
-//  2. An object is shared only after all its rows are filled and its digests computed.
+//  2. An object is shared only after all its rows are filled and its digests computed. If the KV is
+//     on a device, the copies of all rows were started, and KvObject::Complete waits for them.
 //  3. An object has the same bytes whether its rows were computed here or restored.
 #ifndef HEARTH_WORKER_ENGINE_STAGING_H_
 #define HEARTH_WORKER_ENGINE_STAGING_H_

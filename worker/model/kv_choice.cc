@@ -1,7 +1,6 @@
 #include "worker/model/kv_choice.h"
 
 #include <optional>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -10,18 +9,25 @@
 namespace hearth {
 namespace {
 
-constexpr std::pair<const char*, KvStrategy> kStrategies[] = {
-    {"dynamic", KvStrategy::kDynamic},         {"static", KvStrategy::kStatic},
-    {"quantized", KvStrategy::kQuantized},     {"offloaded", KvStrategy::kDynamic},
-    {"offloaded_static", KvStrategy::kStatic},
+// The first names are in the order of KvStrategy.
+struct NamedStrategy {
+  const char* name;
+  KvStrategy on_cpu, on_device;
+};
+constexpr NamedStrategy kStrategies[] = {
+    {"dynamic", KvStrategy::kDynamic, KvStrategy::kDynamic},
+    {"static", KvStrategy::kStatic, KvStrategy::kStatic},
+    {"quantized", KvStrategy::kQuantized, KvStrategy::kQuantized},
+    {"offloaded", KvStrategy::kDynamic, KvStrategy::kOffloaded},
+    {"offloaded_static", KvStrategy::kStatic, KvStrategy::kOffloaded},
 };
 
 // Unknown names are truncated to this length in error messages.
 constexpr size_t kMaxShownBytes = 80;
 
-std::optional<KvStrategy> StrategyOf(absl::string_view name) {
-  for (const auto& [known, strategy] : kStrategies) {
-    if (name == known) return strategy;
+std::optional<KvStrategy> StrategyOf(absl::string_view name, bool on_device) {
+  for (const NamedStrategy& known : kStrategies) {
+    if (name == known.name) return on_device ? known.on_device : known.on_cpu;
   }
   return std::nullopt;
 }
@@ -54,19 +60,19 @@ absl::StatusOr<KvQuantization> QuantizationOf(const std::string& options, const 
 }  // namespace
 
 const char* KvStrategyName(KvStrategy strategy) {
-  return kStrategies[static_cast<size_t>(strategy)].first;
+  return kStrategies[static_cast<size_t>(strategy)].name;
 }
 
 std::string KvStrategyNames() {
   return absl::StrJoin(kStrategies, ", ",
-                       [](std::string* out, const auto& known) { out->append(known.first); });
+                       [](std::string* out, const auto& known) { out->append(known.name); });
 }
 
 absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
-                                  const KvLayout& layout) {
+                                  const KvLayout& layout, bool on_device) {
   KvChoice choice = fallback;
   if (!requested.cache.empty()) {
-    const std::optional<KvStrategy> strategy = StrategyOf(requested.cache);
+    const std::optional<KvStrategy> strategy = StrategyOf(requested.cache, on_device);
     if (!strategy.has_value()) return Unknown("kv_cache", requested.cache);
     choice.strategy = *strategy;
   }
@@ -86,30 +92,29 @@ absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& 
 }
 
 absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
-                             const std::string& name) {
+                             const std::string& name, KvDtype dtype) {
   if (device == "cpu") return absl::OkStatus();
-  for (const char* unsupported : {"quantized", "offloaded", "offloaded_static"}) {
-    if (name != unsupported) continue;
-    return absl::InvalidArgumentError(absl::StrCat(field, ": with device ", device,
-                                                   ", it must be dynamic or static; got ", name));
-  }
-  return absl::OkStatus();
+  if (name != "quantized" || dtype == KvDtype::kFloat32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": with device ", device,
+                                                 ", quantized needs --kv-dtype float32; got ",
+                                                 KvDtypeName(dtype)));
 }
 
-absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout) {
+absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout,
+                                       bool on_device) {
   const std::string& cache_implementation = model.cache_implementation;
   KvChoice choice;
   if (cache_implementation.empty() || cache_implementation == "hybrid" ||
       cache_implementation == "sliding_window") {
     return choice;
   }
-  const std::optional<KvStrategy> strategy = StrategyOf(cache_implementation);
+  const std::optional<KvStrategy> strategy = StrategyOf(cache_implementation, on_device);
   if (!strategy.has_value()) {
     return Unknown("generation_config.json: cache_implementation", cache_implementation);
   }
   absl::StatusOr<KvChoice> made = ChooseKv(
       {cache_implementation, *strategy == KvStrategy::kQuantized ? model.kv_quantization : ""},
-      choice, layout);
+      choice, layout, on_device);
   if (made.ok()) return made;
   return absl::InvalidArgumentError(
       absl::StrCat("generation_config.json: cache_config: ", made.status().message(),

@@ -16,12 +16,13 @@
 
 namespace hearth {
 
-// The names `offloaded` and `offloaded_static` mean kDynamic and kStatic, because a CPU has no
-// other memory to which KV could be offloaded.
+// On a device, the names `offloaded` and `offloaded_static` mean kOffloaded. On a CPU they mean
+// kDynamic and kStatic, because a CPU has no other memory to which KV could be offloaded.
 enum class KvStrategy {
   kDynamic,    // allocates KV blocks as the sequence grows
   kStatic,     // allocates all KV blocks of the sequence in its first step
   kQuantized,  // quantizes KV blocks once a chunk is complete
+  kOffloaded,  // keeps complete chunks of a device's global layers in host memory
 };
 
 // Returns the name of a strategy, such as "dynamic".
@@ -46,15 +47,16 @@ inline bool SameBits(const KvChoice& a, const KvChoice& b) {
 }
 
 // Returns the options of `requested`; options that it does not specify come from `fallback`.
+// `on_device`: whether the model runs on a device.
 // kInvalidArgument: the message names the field; for an option of another strategy, also both
 // strategies.
 absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
-                                  const KvLayout& layout);
+                                  const KvLayout& layout, bool on_device = false);
 
-// Checks that a device supports the strategy `name`. kInvalidArgument: the message names `field`
-// and the supported strategies.
+// Checks that a device supports the strategy `name` for keys and values of type `dtype`.
+// kInvalidArgument: the message names `field`.
 absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
-                             const std::string& name);
+                             const std::string& name, KvDtype dtype);
 
 // Returns the default of --kv-bytes for a device that has `free_bytes` free after loading the
 // weights. The remaining memory is for the activations of a step.
@@ -63,7 +65,8 @@ inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 
 // Returns the choice in a model's generation_config.json. The names `hybrid` and `sliding_window`
 // only describe the layers and mean kDynamic: in sliding-window layers, every strategy keeps only
 // the window.
-absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout);
+absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout,
+                                       bool on_device = false);
 
 }  // namespace hearth
 

@@ -13,6 +13,17 @@
 
 namespace hearth {
 
+// Copies of rows from a device to host memory. The destructor waits until they have ended.
+//
+// Thread safety: any thread, one thread at a time.
+class RowCopies {
+ public:
+  virtual ~RowCopies() = default;
+  // Waits until the copies have ended. Returns false if the device has failed: the copied rows are
+  // then undefined.
+  virtual bool Wait() = 0;
+};
+
 class SequenceKv {
  public:
   virtual ~SequenceKv() = default;
@@ -33,13 +44,27 @@ class SequenceKv {
                        std::byte* slice) const = 0;
   // Returns the bytes of an object that covers a whole chunk, without copying; the bytes never
   // change. Returns null if some of its rows are not computed, are no longer in memory, or have
-  // another layout. If is_on_device(), the address is in device memory.
+  // another layout. If is_on_device() and not IsOffloaded(id), the address is in device memory.
   virtual std::shared_ptr<std::byte[]> Share(const ObjectId& id) const {
     (void)id;
     return nullptr;
   }
 
   virtual bool is_on_device() const { return false; }
+  // Returns whether the bytes of an object that covers a whole chunk are in host memory, although
+  // is_on_device().
+  virtual bool IsOffloaded(const ObjectId& id) const {
+    (void)id;
+    return false;
+  }
+  // Starts copying the rows of positions [begin, end) to an object's `bytes`, in host memory, as
+  // CopyOut does for each layer of the object's group. The copies run during later steps. `bytes`
+  // must live until they have ended. REQUIRES: is_on_device(); [begin, end) is inside the object.
+  virtual std::unique_ptr<RowCopies> StartCopyOut(const ObjectId& id, int begin, int end,
+                                                  std::byte* bytes) const {
+    (void)id, (void)begin, (void)end, (void)bytes;
+    return nullptr;
+  }
 
  protected:
   SequenceKv() = default;

@@ -5,6 +5,8 @@
 #include <cassert>
 #include <cstdlib>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -17,6 +19,8 @@ namespace {
 constexpr size_t kAlignment = 64;
 // Smaller blocks are not kept: the allocator reuses them itself.
 constexpr size_t kMinRecycledBytes = size_t{64} << 10;
+// Pinned blocks are whole pages, because a page cannot be pinned twice.
+constexpr size_t kPageBytes = 4096;
 // Length of a typical prompt. Its KV takes 28 MiB in the 270M model.
 constexpr uint32_t kPrefixTokens = 2048;
 // A free block is reused for a smaller request if at most 1/8 of the block is wasted.
@@ -41,12 +45,16 @@ class BlockRecycler {
       }
     }
     const AllocateBlock allocate = allocate_.load();
-    void* block = allocate(kAlignment, *bytes);
+    const bool pins = pins_ && *bytes >= kMinRecycledBytes;
+    if (pins) *bytes = (*bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const size_t alignment = pins ? kPageBytes : kAlignment;
+    void* block = allocate(alignment, *bytes);
     if (block == nullptr) {  // retry after freeing recycled blocks
       FreeDownTo(0);
-      block = allocate(kAlignment, *bytes);
+      block = allocate(alignment, *bytes);
     }
     if (block == nullptr) std::abort();
+    if (pins) Pin(block, *bytes);
     return block;
   }
 
@@ -70,11 +78,35 @@ class BlockRecycler {
     FreeDownToLocked(limit_bytes_);
   }
 
+  bool SetPinning(std::function<bool(void*, size_t)> pin, std::function<void(void*)> unpin)
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    void* const trial = std::aligned_alloc(kPageBytes, kPageBytes);
+    const bool works = trial != nullptr && pin != nullptr && pin(trial, kPageBytes);
+    if (works) unpin(trial);
+    std::free(trial);
+    if (!works) return false;
+    absl::MutexLock lock(&mu_);
+    pin_ = std::move(pin);
+    unpin_ = std::move(unpin);
+    pins_ = true;
+    return true;
+  }
+
   void Replace(AllocateBlock allocate) {
     allocate_ = allocate == nullptr ? std::aligned_alloc : allocate;
   }
 
  private:
+  void Pin(void* block, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::function<bool(void*, size_t)> pin;
+    {
+      absl::MutexLock lock(&mu_);
+      pin = pin_;
+    }
+    if (!pin(block, bytes)) return;
+    absl::MutexLock lock(&mu_);
+    pinned_.insert(block);
+  }
   void FreeDownTo(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     FreeDownToLocked(bytes);
@@ -87,16 +119,21 @@ class BlockRecycler {
       auto last = std::prev(free_.end());
       assert(free_bytes_ >= last->first);
       free_bytes_ -= last->first;
+      if (pinned_.erase(last->second) > 0) unpin_(last->second);
       std::free(last->second);
       free_.erase(last);
     }
   }
 
   std::atomic<AllocateBlock> allocate_{std::aligned_alloc};
+  std::atomic<bool> pins_{false};
   mutable absl::Mutex mu_;
   std::multimap<size_t, void*> free_ ABSL_GUARDED_BY(mu_);
   size_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   size_t limit_bytes_ ABSL_GUARDED_BY(mu_) = kLeastRecycledLimit;
+  std::function<bool(void*, size_t)> pin_ ABSL_GUARDED_BY(mu_);
+  std::function<void(void*)> unpin_ ABSL_GUARDED_BY(mu_);
+  std::set<void*> pinned_ ABSL_GUARDED_BY(mu_);
 };
 
 BlockRecycler& Recycler() {
@@ -117,6 +154,10 @@ std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes) {
 
 size_t RecycledBytes() { return Recycler().free_bytes(); }
 void SetRecycledLimit(size_t bytes) { Recycler().SetLimit(bytes); }
+bool PinObjectMemory(std::function<bool(void* memory, size_t bytes)> pin,
+                     std::function<void(void* memory)> unpin) {
+  return Recycler().SetPinning(std::move(pin), std::move(unpin));
+}
 void ReplaceBlockAllocation(AllocateBlock allocate) { Recycler().Replace(allocate); }
 
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes) {

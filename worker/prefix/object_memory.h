@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "proto/kv_layout.h"
@@ -27,6 +28,12 @@ inline constexpr size_t kMaxRecycledLimit = size_t{1} << 30;
 // (`places`), but at most kv_budget_bytes / 4 and kMaxRecycledLimit, and at least
 // kLeastRecycledLimit. kv_budget_bytes 0 (unlimited) gives kLeastRecycledLimit.
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes);
+
+// Pins the objects' memory for copies to and from a device: blocks of 64 KiB and more that are
+// allocated from now on, until they are freed. `pin` returns false if a block stays pageable. Both
+// functions may be called from any thread. Returns false, and changes nothing, if a trial fails.
+bool PinObjectMemory(std::function<bool(void* memory, size_t bytes)> pin,
+                     std::function<void(void* memory)> unpin);
 
 // For tests: replaces std::aligned_alloc. Null restores std::aligned_alloc.
 using AllocateBlock = void* (*)(size_t alignment, size_t bytes);

@@ -26,6 +26,15 @@
 
 namespace hearth {
 
+// Bytes that are still being copied from this worker's device.
+class LateBytes {
+ public:
+  virtual ~LateBytes() = default;
+  // Waits until the bytes are there and computes the object's digests. Returns false if the device
+  // has failed. Any thread.
+  virtual bool Complete() = 0;
+};
+
 // The bytes of one object: the slices of the layers of its group, in ascending order of layers,
 // without gaps. Must not change once shared. `bytes` is aligned to 64 bytes.
 struct KvObject {
@@ -45,6 +54,10 @@ struct KvObject {
   // The same bytes as a KV block of this worker's device, which sequences can use without copying.
   // Null: there is no such block, or `bytes` itself is the block.
   std::shared_ptr<std::byte[]> device_block;
+  // If set, `bytes` and `slice_digests` may be read only after Complete has returned true.
+  std::shared_ptr<LateBytes> late;
+
+  bool Complete() const { return late == nullptr || late->Complete(); }
 };
 
 struct PrefixRequest {

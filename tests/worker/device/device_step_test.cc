@@ -250,7 +250,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceStepInBf16,
                                          AttentionCase{Geometry("lg", 33, 4, 1, 256), 64},
                                          AttentionCase{Softcapped(), 16},
                                          AttentionCase{Geometry("lg", 17, 9, 1, 16), 16},
-                                         AttentionCase{Geometry("lg", 150, 16, 1, 48), 256}));
+                                         AttentionCase{Geometry("lg", 150, 16, 1, 48), 256}),
+                         [](const auto& info) {
+                           return "HeadsOf" + std::to_string(info.param.geometry.head_dim) +
+                                  "SplitsOf" + std::to_string(info.param.split);
+                         });
 
 TEST(DeviceStep, EveryRowCountInBf16MatchesCpuBits) {
   Pair pair(Geometry("lg", 20, 4, 1), false, {256, 64, 40, 1024}, kSplit, KvDtype::kBFloat16,

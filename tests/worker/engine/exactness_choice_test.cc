@@ -163,18 +163,16 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EXPECT_EQ(Refusal(options), "");
 }
 
-TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedRequests) {
-  TestWorker worker(DeviceDir(), Emulated());
-  for (const char* cache : {"quantized", "offloaded", "offloaded_static"}) {
-    EngineRequest request = Request(Prompt(20));
-    request.requested_kv.cache = cache;
-    const absl::Status refused = worker->Complete(&request);
-    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(
-        refused.message(),
-        absl::StrCat("kv_cache: with device emulated, it must be dynamic or static; got ", cache));
-  }
+TEST(ExactnessChoiceTest, EmulatedDeviceRefusesQuantizedBfloat16Kv) {
+  EngineOptions options = Emulated();
+  options.kv_dtype = KvDtypeChoice::kBFloat16;
+  TestWorker worker(DeviceDir(), options);
   EngineRequest request = Request(Prompt(20));
+  request.requested_kv.cache = "quantized";
+  const absl::Status refused = worker->Complete(&request);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "kv_cache: with device emulated, quantized needs --kv-dtype float32; got bfloat16");
   request.requested_kv.cache = "static";
   EXPECT_TRUE(worker.Run(request)->error.ok());
 }

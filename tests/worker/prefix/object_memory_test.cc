@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -103,6 +105,43 @@ TEST(ObjectMemoryTest, RecycledLimitScalesWithSequences) {
   EXPECT_EQ(RecycledLimitOf(layout, 1, plenty), kLeastRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 16, size_t{512} << 20), kLeastRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 16, 0), kLeastRecycledLimit);
+}
+
+// The fake pinning stays installed for the rest of the process.
+TEST(ObjectMemoryTest, BlocksArePinnedUntilFreed) {
+  struct Pins {
+    std::mutex mu;
+    std::map<void*, size_t> pinned;
+    int calls = 0;
+    bool refuses = true;
+  };
+  static Pins* const pins = new Pins;
+  const auto pin = [](void* memory, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(pins->mu);
+    ++pins->calls;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 4096 + bytes % 4096, 0u);
+    return !pins->refuses && pins->pinned.emplace(memory, bytes).second;
+  };
+  const auto unpin = [](void* memory) {
+    const std::lock_guard<std::mutex> lock(pins->mu);
+    EXPECT_EQ(pins->pinned.erase(memory), 1u);
+  };
+  SetRecycledLimit(0);
+  SetRecycledLimit(kLeastRecycledLimit);
+  EXPECT_FALSE(PinObjectMemory(pin, unpin));
+  pins->refuses = false;
+  EXPECT_TRUE(PinObjectMemory(pin, unpin));
+  EXPECT_EQ(pins->calls, 2) << "two trials";
+  for (int round = 0; round < 2; ++round) {
+    const std::shared_ptr<std::byte[]> block = AllocateAligned(100000), small = AllocateAligned(64);
+    EXPECT_EQ(pins->calls, 3) << "a recycled block stays pinned";
+    EXPECT_EQ(pins->pinned.count(block.get()), 1u);
+  }
+  SetRecycledLimit(0);
+  EXPECT_TRUE(pins->pinned.empty());
+  pins->refuses = true;
+  std::memset(AllocateAligned(100000).get(), 1, 100000);  // stays pageable
+  SetRecycledLimit(kLeastRecycledLimit);
 }
 
 }  // namespace

@@ -26,7 +26,9 @@ struct MemoryLimits {
   // Limit for keys and values of running sequences. 0: chosen from the memory of the machine or
   // device if the class is invariant or the model runs on a device; otherwise unlimited.
   uint64_t kv_bytes = 0;
-  uint64_t kv_offload_bytes = 0;  // no effect: offloaded requests use kv_bytes
+  // Limit for keys and values in host memory of sequences that run on a device. 0: chosen from the
+  // memory of the machine. On the CPU it has no effect.
+  uint64_t kv_offload_bytes = 0;
   // Limit for restore points in the worker's memory; 0: keep none.
   uint64_t pool_bytes = uint64_t{512} << 20;
   // Limit for KV copies that wait to be published; 0: twice the model's tail, at least 1 GiB.
@@ -87,6 +89,8 @@ struct EngineOptions {
   uint32_t speculate = kDefaultSpeculate;
   uint32_t max_queued = 64;  // further requests are refused with RESOURCE_EXHAUSTED
   CacheTerms cache;
+  // Receives warnings at run time; called by the engine's thread. May be null.
+  std::function<void(const std::string&)> on_warning;
 
   absl::Status Validate() const;
   // Returns the options set explicitly that only class invariant supports, as (flag, value).

@@ -36,8 +36,8 @@ absl::Status CheckAutoInvariant(const std::string& device, const std::string& dt
 // different bits, or could not run.
 absl::Status SelfTestFailure(const absl::Status& status);
 
-// Number format of stored keys and values in class invariant. kAuto: kBFloat16 if products use
-// integers, else kFloat32. In the order of the names of --kv-dtype.
+// Number format of stored keys and values in class invariant. kAuto: kFloat32 if products
+// are in float32, else kBFloat16. In the order of the names of --kv-dtype.
 enum class KvDtypeChoice { kFloat32, kBFloat16, kAuto };
 
 // Returns an error if `flag` (such as "weights"), which only class invariant supports, contradicts

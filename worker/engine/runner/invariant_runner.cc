@@ -13,34 +13,44 @@ namespace {
 InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 
 // Maximum KV blocks, and bytes, of a sequence of `tokens` tokens that runs in steps of at most a
-// chunk.
+// chunk. `offload_bytes`: limit of the blocks in host memory.
 struct MostBlocks {
-  MostBlocks(const KvLayout& layout, uint64_t tokens, KvStrategy strategy) {
+  MostBlocks(const KvLayout& layout, uint64_t tokens, KvStrategy strategy,
+             uint64_t offload_bytes = 0) {
     const uint64_t chunk = layout.chunk_tokens;
     // Chunks that contain the rows of a step, and the earlier rows in the window of these rows.
     const uint64_t seen = (layout.window + 3 * chunk - 2) / chunk;
     global = (tokens + chunk - 1) / chunk;
+    const uint64_t block = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal);
+    // The chunks of a step stay on the device; if the host memory is full, further chunks, too.
+    if (strategy == KvStrategy::kOffloaded && block > 0)
+      global =
+          std::max(std::min<uint64_t>(global, 2), global - std::min(global, offload_bytes / block));
     // Static KV reserves twice the blocks: if the prompt is saved, blocks that leave the window
     // stay in use.
     local = std::min(global, strategy == KvStrategy::kStatic ? 2 * seen : seen);
-    bytes = global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-            local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+    bytes = global * block + local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
     if (layout.quantization.is_on())  // unquantized rows of a step, which lie in at most two chunks
       bytes += 2 * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
   }
   uint64_t global = 0, local = 0, bytes = 0;
 };
 
-absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
+absl::Status RestoreObject(const KvLayout& layout, const std::shared_ptr<const KvObject>& owner,
+                           InvariantKv* kv) {
+  const KvObject& object = *owner;
   const bool whole = object.id.tokens == layout.chunk_tokens;
-  const KvBlock& block = kv->is_on_device() ? object.device_block : object.bytes;
-  if (whole && block != nullptr) return kv->Adopt(object.id, block);
+  const bool from_host = kv->is_offloaded() && object.id.group == LayerGroup::kGlobal;
+  const KvBlock& block = kv->is_on_device() && !from_host ? object.device_block : object.bytes;
+  if (whole && block != nullptr && !from_host) return kv->Adopt(object.id, block);
+  if (absl::Status complete = AwaitBytes(object); !complete.ok()) return complete;
+  if (whole && block != nullptr) return kv->Adopt(object.id, block, from_host);
   std::vector<const std::byte*> slices;
   const size_t layers = layout.LayerCount(object.id.group);
   for (size_t i = 0; i < layers; ++i) {
     slices.push_back(SliceOf(object, i, layout.SliceBytes(object.id.tokens)));
   }
-  return kv->CopyIn(object.id, slices, object.device_bytes != nullptr);
+  return kv->CopyIn(object.id, slices, object.device_bytes != nullptr, owner);
 }
 
 }  // namespace
@@ -66,7 +76,9 @@ uint64_t InvariantRunner::MissingKvBytes(const SequenceKv* kv, int tokens,
   const InvariantKv empty = gemma_->NewKv(choice.quantization);
   const auto most = [&](int length) {
     const auto count = static_cast<uint64_t>(length);
-    return MostBlocks(empty.layout(), count, choice.strategy).bytes;
+    return MostBlocks(empty.layout(), count, choice.strategy,
+                      may_offload() ? gemma_->offload_blocks()->budget_bytes() : 0)
+        .bytes;
   };
   const uint64_t all = most(tokens);
   return all - std::min(all, kv == nullptr ? 0 : most(kv->length()));
@@ -99,7 +111,14 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
     const MostBlocks most(kv->layout(), static_cast<uint64_t>(tokens), choice.strategy);
     kv->ReserveBlocks(most.global, most.local);
   }
+  if (choice.strategy == KvStrategy::kOffloaded) Offload(kv.get());
   return kv;
+}
+
+bool InvariantRunner::Offload(SequenceKv* kv) {
+  if (BlocksOf(kv)->is_offloaded()) return false;
+  BlocksOf(kv)->Offload(gemma_->offload_blocks());
+  return true;
 }
 
 absl::Status InvariantRunner::LoadAdapter(const std::string& name, const std::string& dir) {
@@ -129,7 +148,7 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   blocks->BeginRestore(static_cast<int>(boundary));
   absl::Status restored;
   for (const auto& object : objects) {
-    if (restored.ok()) restored = RestoreObject(layout, *object, blocks);
+    if (restored.ok()) restored = RestoreObject(layout, object, blocks);
   }
   if (restored.ok()) {
     blocks->FinishRestore();

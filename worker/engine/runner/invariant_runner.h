@@ -44,6 +44,8 @@ class InvariantRunner : public ModelRunner {
   }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) override;
+  bool may_offload() const override { return gemma_->offload_blocks() != nullptr; }
+  bool Offload(SequenceKv* kv) override;
   absl::Span<const ModelAdapter> adapters() const override { return adapters_; }
   void UseAdapter(const std::string& name, SequenceKv* kv) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }

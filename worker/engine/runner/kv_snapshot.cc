@@ -101,6 +101,11 @@ bool MayBeKept(const KvObjects& objects) {
   });
 }
 
+absl::Status AwaitBytes(const KvObject& object) {
+  if (object.Complete()) return absl::OkStatus();
+  return absl::InternalError("device: a copy of saved KV from the device failed");
+}
+
 absl::Status CheckLent(const KvObjects& objects) {
   absl::Status status;
   for (const auto& object : objects) {
@@ -173,8 +178,10 @@ absl::StatusOr<std::string> MakeSnapshotFile(const Fingerprint& fingerprint, con
   manifest.fingerprint = fingerprint.digest();
   manifest.token_count = manifest.next_position = static_cast<uint32_t>(token_ids.size());
   manifest.token_ids = std::move(token_ids);
-  for (const auto& object : objects)
+  for (const auto& object : objects) {
+    if (absl::Status complete = AwaitBytes(*object); !complete.ok()) return complete;
     manifest.objects.push_back({object->id, object->slice_digests});
+  }
   absl::StatusOr<std::string> file = BuildSnapshotHeader(fingerprint, manifest);
   if (!file.ok()) return file.status();
   const absl::StatusOr<SnapshotHeader> header = ParseSnapshotHeader(*file);

@@ -43,6 +43,9 @@ const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_byte
 // (device_bytes).
 bool MayBeKept(const KvObjects& objects);
 
+// Waits until the bytes and digests of a late object are there. kInternal: the device failed.
+absl::Status AwaitBytes(const KvObject& object);
+
 // For objects with device_bytes, which a cache lends. CheckLent: call after their bytes were copied
 // and the copies have ended; kAborted if the lender may have overwritten bytes before. ReturnLent
 // drops device_bytes: objects without bytes in host memory remain as ids and digests.

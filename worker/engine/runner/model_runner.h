@@ -69,7 +69,7 @@ class ModelRunner {
   virtual const Digest& weights_digest() const = 0;
   // Number format of the matrices: "stored" (as in the checkpoint), "int8", or a dtype.
   virtual std::string weights() const = 0;
-  // Arithmetic of matrix products: "int8/32/1", "bf16/16/1", or a dtype.
+  // Arithmetic of matrix products: "int8/32/1", "bf16/16/2", or a dtype.
   virtual std::string arithmetic() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
   // Default KV options of requests.
@@ -101,6 +101,14 @@ class ModelRunner {
   // Returns an empty KV for up to `tokens` tokens, with the options `choice`. If the model batches,
   // MakeRoom and Restore allocate its memory, else NewKv does. kResourceExhausted: no memory.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvChoice& choice) = 0;
+  // Returns whether sequences may be offloaded (KvStrategy::kOffloaded).
+  virtual bool may_offload() const { return false; }
+  // Makes `kv` an offloaded sequence from its next step or restore on. Returns false if it already
+  // is one. REQUIRES: may_offload(); KV quantization is off.
+  virtual bool Offload(SequenceKv* kv) {
+    (void)kv;
+    return false;
+  }
   // The adapters that sequences may use.
   virtual absl::Span<const ModelAdapter> adapters() const { return {}; }
   // Makes a sequence use the adapter `name`; empty: none. REQUIRES: the adapter exists; `kv` is

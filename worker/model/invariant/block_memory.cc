@@ -10,7 +10,6 @@ namespace {
 
 class OnHost : public BlockMemory {
  public:
-  bool is_on_device() const override { return false; }
   std::byte* Allocate(size_t bytes) override { return AllocateKernelBytes(bytes).release(); }
   void Free(std::byte* memory) override { FreeKernelBytes()(memory); }
   void Copy(CopyWay, std::byte* to, const std::byte* from, const CopyRuns& runs) override {
@@ -20,10 +19,24 @@ class OnHost : public BlockMemory {
   }
 };
 
+class Pinned : public OnHost {
+ public:
+  explicit Pinned(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  std::byte* Allocate(size_t bytes) override {
+    void* memory = device_->AllocateHost(bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<std::byte*>(memory);
+  }
+  void Free(std::byte* memory) override { device_->FreeHost(memory); }
+
+ private:
+  const std::shared_ptr<Device> device_;
+};
+
 class OnDevice : public BlockMemory {
  public:
   explicit OnDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-  bool is_on_device() const override { return true; }
+  std::shared_ptr<Device> device() const override { return device_; }
   std::byte* Allocate(size_t bytes) override {
     void* memory = device_->Allocate(bytes);
     if (memory == nullptr) {
@@ -49,6 +62,9 @@ class OnDevice : public BlockMemory {
 }  // namespace
 
 std::shared_ptr<BlockMemory> HostMemory() { return std::make_shared<OnHost>(); }
+std::shared_ptr<BlockMemory> PinnedMemory(std::shared_ptr<Device> device) {
+  return std::make_shared<Pinned>(std::move(device));
+}
 std::shared_ptr<BlockMemory> DeviceMemory(std::shared_ptr<Device> device) {
   return std::make_shared<OnDevice>(std::move(device));
 }

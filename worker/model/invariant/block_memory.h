@@ -1,6 +1,6 @@
 // BlockMemory: allocates and copies the memory of KV blocks, in host or device memory.
 //
-// Thread safety: HostMemory may be used from any thread; DeviceMemory by one thread at a time.
+// Thread safety: HostMemory may be used from any thread; the others by one thread at a time.
 // Errors: throws std::bad_alloc, or DeviceError if the device has failed.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_BLOCK_MEMORY_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_BLOCK_MEMORY_H_
@@ -23,7 +23,9 @@ class DeviceError : public std::runtime_error {
 class BlockMemory {
  public:
   virtual ~BlockMemory() = default;
-  virtual bool is_on_device() const = 0;
+  bool is_on_device() const { return device() != nullptr; }
+  // Returns the device whose memory this is; null for host memory.
+  virtual std::shared_ptr<Device> device() const { return nullptr; }
   // Allocates memory with undefined content, aligned to 64 bytes.
   virtual std::byte* Allocate(size_t bytes) = 0;
   virtual void Free(std::byte* memory) = 0;
@@ -33,6 +35,8 @@ class BlockMemory {
 };
 
 std::shared_ptr<BlockMemory> HostMemory();
+// Host memory that the device's copies reach fast (pinned memory).
+std::shared_ptr<BlockMemory> PinnedMemory(std::shared_ptr<Device> device);
 // The returned BlockMemory shares ownership of the device.
 std::shared_ptr<BlockMemory> DeviceMemory(std::shared_ptr<Device> device);
 

@@ -4,7 +4,6 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
-#include <deque>
 
 #include "absl/strings/str_cat.h"
 #include "worker/device/attend_programs.h"
@@ -178,6 +177,7 @@ absl::Status DeviceForward::Upload() {
     model_.sin[is_global] = rotations.sin = arena_.Take<float>(values);
   }
   step_ = std::make_unique<DeviceStep>(device_.get(), &model_, limits_);
+  staging_ = std::make_unique<KvStaging>(device_.get(), model_.shape);
   if (device_->error().empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "device: ", device_->kind(), " has too little memory for the model: ", device_->error(),
@@ -275,26 +275,37 @@ int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
 absl::Status DeviceForward::Start(Parts parts) {
   const FloatMode mode;
   if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
+  const int chunk = static_cast<int>(layout_.chunk_tokens);
+  staging_->Clear();
+  const auto await = [parts](int layer) {
+    for (const InvariantPart& part : parts) part.kv->AwaitRestore(layer);
+  };
   Piece piece;
-  // KV blocks of each part, by layer group
-  std::deque<std::array<std::vector<std::byte*>, 2>> blocks;
   for (const InvariantPart& part : parts) {
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
     ExtendRotations(begin + tokens);
-    blocks.push_back(
-        {part.kv->BlocksOf(LayerGroup::kLocal), part.kv->BlocksOf(LayerGroup::kGlobal)});
-    const auto& own = blocks.back();
-    const size_t most = std::max(own[0].size(), own[1].size());
+    const size_t most = std::max(part.kv->BlocksOf(LayerGroup::kLocal).size(),
+                                 part.kv->BlocksOf(LayerGroup::kGlobal).size());
     assert(most <= static_cast<size_t>(limits_.blocks));  // otherwise no piece could take the part
     for (int done = 0; done < tokens;) {
       const int unwanted = std::max(0, tokens - part.want - done);
-      const int rows = std::min(
+      int rows = std::min(
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
-      if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks)) {
-        RunPiece(&piece);
+      // Rows of another chunk read other blocks in sealed form.
+      if (part.kv->seals()) rows = std::min(rows, chunk - (begin + done) % chunk);
+      // The part's previous rows in the piece have staged all blocks except their own.
+      const bool continues = part.kv->seals() && done > 0;
+      const KvStaging::Counts staged =
+          continues ? KvStaging::Counts{1, 1} : StagedBlocks(*part.kv, begin + done);
+      if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks) ||
+          (!piece.parts.empty() && !staging_->Fits(staged))) {
+        RunPiece(&piece, await);
         continue;
       }
+      absl::Status added = AddBlocks(*part.kv, begin + done, rows, &piece);
+      if (!added.ok()) return added;
+      const auto& own = piece.addresses.back();
       assert(rows >= 1);
       const int want = std::max(0, rows - unwanted);
       piece.parts.push_back(
@@ -315,7 +326,7 @@ absl::Status DeviceForward::Start(Parts parts) {
       piece.blocks += most;
     }
   }
-  RunPiece(&piece);
+  RunPiece(&piece, await);
   return Failure();
 }
 
@@ -335,11 +346,78 @@ absl::Status DeviceForward::Finish(Parts parts) {
   return absl::OkStatus();
 }
 
+// Returns the first split that a row at position `begin` attends to.
+int DeviceForward::FirstStaged(bool is_global, int begin) const {
+  const int window = model_.shape.window;
+  return is_global ? 0 : std::max(0, begin - window + 1) / static_cast<int>(layout_.chunk_tokens);
+}
+
+// Returns how many blocks at most are staged for the rows of a sequence from position `begin` on.
+KvStaging::Counts DeviceForward::StagedBlocks(const InvariantKv& kv, int begin) const {
+  const auto staged = [&](bool is_global) -> size_t {
+    const bool needs = kv.seals() || (kv.is_offloaded() && is_global);
+    if (!needs || model_.shape.LayersIn(is_global) == 0) return 0;
+    const int own = begin / static_cast<int>(layout_.chunk_tokens);
+    return static_cast<size_t>(own - FirstStaged(is_global, begin));
+  };
+  return {staged(false), staged(true)};
+}
+
+// Adds the addresses of a sequence's KV blocks for `rows` rows from position `begin` on. Blocks
+// that attention cannot read in place are staged. REQUIRES: sealed rows belong to one chunk.
+absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece) {
+  if (piece->parts.empty() && !staging_->Reserve(StagedBlocks(kv, begin))) {
+    device_->Wait();  // earlier pieces of the step may still run
+    return absl::ResourceExhaustedError(
+        absl::StrCat("device: ", device_->kind(),
+                     " has too little memory to copy the offloaded or quantized "
+                     "KV blocks of a sequence of ",
+                     begin,
+                     " tokens; lower --kv-bytes, or free memory of the "
+                     "device"));
+  }
+  auto& addresses = piece->addresses.emplace_back();
+  for (const bool is_global : {false, true}) {
+    const LayerGroup group = is_global ? LayerGroup::kGlobal : LayerGroup::kLocal;
+    std::vector<std::byte*>& to = addresses[is_global] = kv.BlocksOf(group);
+    if (to.empty()) continue;
+    if (kv.is_offloaded() && is_global) {
+      const std::vector<const std::byte*> offloaded = kv.OffloadedBlocks();
+      for (size_t split = 0; split < offloaded.size(); ++split) {
+        if (offloaded[split] != nullptr) to[split] = staging_->AddOffloaded(offloaded[split]);
+      }
+    }
+    if (!kv.seals()) continue;
+    const KvQuantization& form = kv.layout().quantization;
+    const std::vector<std::byte*> sealed = kv.SealedBlocksOf(group);
+    const int chunk = static_cast<int>(layout_.chunk_tokens), own = begin / chunk;
+    const auto block = [&](int split) -> QuantizedBlock {
+      const auto at = static_cast<size_t>(split);
+      return {to[at],
+              sealed[at],
+              static_cast<int16_t>(form.bits),
+              static_cast<int16_t>(form.group),
+              static_cast<int8_t>(form.axis_key),
+              static_cast<int8_t>(form.axis_value)};
+    };
+    for (int split = FirstStaged(is_global, begin); split < own; ++split) {
+      to[static_cast<size_t>(split)] = staging_->AddQuantized(is_global, block(split));
+    }
+    if ((begin + rows) % chunk == 0) staging_->AddCompleted(is_global, block(own));
+  }
+  return absl::OkStatus();
+}
+
 // Starts the collected parts as one DeviceStep, and the copies of its logits and greedy keys.
-void DeviceForward::RunPiece(Piece* piece) {
+void DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) {
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
-  const float* logits = step_->Run(piece->parts);
+  DeviceStep::StageLayer stage;
+  if (!staging_->is_empty()) {
+    staging_->BeginStep();
+    stage = [this](int layer) { staging_->BeforeAttention(layer); };
+  }
+  const float* logits = step_->Run(piece->parts, await, stage);
   for (const auto& [to, rows] : piece->logits) {
     const size_t values = static_cast<size_t>(rows) * row;
     if (to != nullptr) device_->StartCopyOut(to, logits, values * sizeof(float));
@@ -350,6 +428,7 @@ void DeviceForward::RunPiece(Piece* piece) {
                           static_cast<size_t>(piece->wanted) * sizeof(GreedyKey));
     keys_copied_ += piece->wanted;
   }
+  staging_->Clear();
   *piece = Piece();
 }
 

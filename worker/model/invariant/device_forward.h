@@ -8,6 +8,7 @@
 #define HEARTH_WORKER_MODEL_INVARIANT_DEVICE_FORWARD_H_
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "worker/kernels/rope_table.h"
 #include "worker/model/invariant/forward.h"
 #include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/invariant/kv_staging.h"
 
 namespace hearth {
 
@@ -62,6 +64,8 @@ class DeviceForward : public Forward {
     // destination of a part's logits (null: only its keys are copied), and number of its wanted
     // rows
     std::vector<std::pair<float*, int>> logits;
+    // addresses of each part's KV blocks, by layer group
+    std::deque<std::array<std::vector<std::byte*>, 2>> addresses;
     int rows = 0, wanted = 0;
     size_t blocks = 0;
   };
@@ -72,9 +76,12 @@ class DeviceForward : public Forward {
   absl::Status CheckBf16();
   void ChooseProducts();
   void ExtendRotations(int64_t positions);
+  int FirstStaged(bool is_global, int begin) const;
+  KvStaging::Counts StagedBlocks(const InvariantKv& kv, int begin) const;
+  absl::Status AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece);
   absl::Status TakeResults(Parts parts);
   std::shared_ptr<float[]> TakeFloats(size_t floats);
-  void RunPiece(Piece* piece);
+  void RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
   int NumberOf(const LoraAdapter* adapter) const;
   absl::Status Failure() const;
 
@@ -89,6 +96,7 @@ class DeviceForward : public Forward {
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
+  std::unique_ptr<KvStaging> staging_;
   // Pinned memory for the results of steps: a step uses one that no sequence holds.
   struct Pinned {
     std::shared_ptr<float[]> memory;

@@ -80,7 +80,7 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
 }  // namespace
 
 InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t kv_bytes,
-                               std::unique_ptr<ThreadPool> pool,
+                               uint64_t kv_offload_bytes, std::unique_ptr<ThreadPool> pool,
                                std::unique_ptr<InvariantWeights> weights,
                                std::unique_ptr<Forward> forward)
     : number_(NextModel()),
@@ -89,6 +89,10 @@ InvariantGemma::InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t 
       weights_(std::move(weights)),
       forward_(std::move(forward)),
       kv_blocks_(std::make_unique<KvBlocks>(kv_bytes, forward_->memory())),
+      offload_blocks_(kv_blocks_->memory().is_on_device()
+                          ? std::make_unique<KvBlocks>(kv_offload_bytes,
+                                                       PinnedMemory(kv_blocks_->memory().device()))
+                          : nullptr),
       notes_(weights_->notes()) {
   const std::vector<std::string> of_device = forward_->notes();
   notes_.insert(notes_.end(), of_device.begin(), of_device.end());
@@ -117,8 +121,9 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
     forward = *std::move(on_device);
     if (kv_bytes == 0) kv_bytes = DefaultDeviceKvBytes(options.device->free_bytes());
   }
-  return std::unique_ptr<InvariantGemma>(new InvariantGemma(
-      layout, kv_bytes, std::move(pool), *std::move(weights), std::move(forward)));
+  return std::unique_ptr<InvariantGemma>(
+      new InvariantGemma(layout, kv_bytes, options.kv_offload_bytes, std::move(pool),
+                         *std::move(weights), std::move(forward)));
 }
 
 uint32_t InvariantGemma::alone_rows() const {
@@ -154,7 +159,11 @@ absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
 
 absl::Status InvariantGemma::Start(absl::Span<const Part> parts) const {
   if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
-  const absl::Status started = forward_->Start(parts);
+  absl::Status started = forward_->Start(parts);
+  if (absl::IsResourceExhausted(started)) {  // the device had no memory to stage blocks
+    kv_blocks_->ReleaseFree();
+    started = forward_->Start(parts);
+  }
   if (started.ok()) return started;
   for (const Part& part : parts) part.kv->ReleaseRoom();
   return started;

@@ -102,6 +102,7 @@ struct InvariantGemmaOptions {
   // Maximum bytes of KV memory for all sequences. On a device, 0 means three quarters of the memory
   // that is free after loading the weights.
   uint64_t kv_bytes = uint64_t{1} << 40;
+  uint64_t kv_offload_bytes = uint64_t{1} << 40;  // maximum bytes of offloaded KV in host memory
   std::string digest_cache_dir = "";  // folder in which weight digests are cached; empty: none
   // Weight form of the layers and the output matrix. If the embedding is untied, it keeps its
   // stored bits.
@@ -142,6 +143,8 @@ class InvariantGemma {
   // Returns notes about loading and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
   const KvBlocks& kv_blocks() const { return *kv_blocks_; }
+  // Returns the host memory of offloaded sequences (InvariantKv::Offload); null on the CPU.
+  KvBlocks* offload_blocks() const { return offload_blocks_.get(); }
 
   // Runs the self-test (invariant_self_test.h) with steps up to `limits`, and adds a note about the
   // result. If `cache_dir` is not empty, a pass is recorded there, and a start with the same
@@ -181,8 +184,8 @@ class InvariantGemma {
 
  private:
   InvariantGemma(std::shared_ptr<const KvLayout> layout, uint64_t kv_bytes,
-                 std::unique_ptr<ThreadPool> pool, std::unique_ptr<InvariantWeights> weights,
-                 std::unique_ptr<Forward> forward);
+                 uint64_t kv_offload_bytes, std::unique_ptr<ThreadPool> pool,
+                 std::unique_ptr<InvariantWeights> weights, std::unique_ptr<Forward> forward);
   absl::Status SelfTestOnce(const std::string& cache_dir, const StepLimits& limits);
 
   const uint64_t number_;  // number of this model within the process
@@ -190,7 +193,7 @@ class InvariantGemma {
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<InvariantWeights> weights_;
   const std::unique_ptr<Forward> forward_;
-  const std::unique_ptr<KvBlocks> kv_blocks_;
+  const std::unique_ptr<KvBlocks> kv_blocks_, offload_blocks_;
   std::vector<std::string> notes_;
 };
 

@@ -69,8 +69,9 @@ uint64_t InvariantKv::held_bytes(int from) const {
   return bytes;
 }
 
-void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                          std::byte* slice) const {
+template <typename Copier>
+void InvariantKv::CopyOutWith(Copier* copier, int layer, int begin, int end, int slice_begin,
+                              int slice_tokens, std::byte* slice) const {
   assert(first_held(layer) <= begin && begin <= end && end <= length_);
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   const int chunk = static_cast<int>(layout_->chunk_tokens);
@@ -79,8 +80,8 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
     const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
     assert(sealed != nullptr);
-    arena_->memory().Copy(CopyWay::kOut, slice,
-                          sealed.get() + LayersBefore(*layout_, layer) * bytes, {bytes});
+    copier->Copy(CopyWay::kOut, slice, sealed.get() + LayersBefore(*layout_, layer) * bytes,
+                 {bytes});
     return;
   }
   const size_t offset =
@@ -90,17 +91,71 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
     const KvBlock& block = At(blocks_, GroupOf(layer))[static_cast<size_t>(at / chunk)];
     assert(block != nullptr);
     const std::byte* from = block.get() + offset;
-    CopyColumns(&arena_->memory(), CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at,
-                slice, slice_tokens, at - slice_begin);
+    const auto copy = [&](auto* with) {
+      CopyColumns(with, CopyWay::kOut, *layout_, from, chunk, at % chunk, next - at, slice,
+                  slice_tokens, at - slice_begin);
+    };
+    if (IsOnHost(block)) {
+      copy(&host_->memory());
+    } else {
+      copy(copier);
+    }
     at = next;
   }
+}
+
+void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                          std::byte* slice) const {
+  AwaitWholeRestore();
+  CopyOutWith(&arena_->memory(), layer, begin, end, slice_begin, slice_tokens, slice);
+}
+
+std::unique_ptr<RowCopies> InvariantKv::StartCopyOut(const ObjectId& id, int begin, int end,
+                                                     std::byte* bytes) const {
+  const auto from = static_cast<uint32_t>(begin), to = static_cast<uint32_t>(end);
+  const uint32_t chunk = layout_->chunk_tokens;
+  assert(id.begin <= from && from < to && to <= id.begin + id.tokens && id.tokens <= chunk);
+  const bool whole = to - from == chunk;
+  const KvBlock& block = (whole ? WholeBlocks(id.group) : At(blocks_, id.group))[from / chunk];
+  assert(block != nullptr);
+  auto transfers = std::make_unique<Transfers>(&arena_->memory());
+  transfers->Keep(block);
+  if (whole && IsOnHost(block)) {
+    host_->memory().Copy(CopyWay::kOut, bytes, block.get(),
+                         {layout_->ObjectBytes(chunk, id.group)});
+  } else if (whole) {  // the block has the layout of the object
+    transfers->Copy(CopyWay::kOut, bytes, block.get(), {layout_->ObjectBytes(chunk, id.group)});
+  } else {
+    for (const uint32_t layer : layout_->LayersOf(id.group)) {
+      CopyOutWith(transfers.get(), static_cast<int>(layer), begin, end, static_cast<int>(id.begin),
+                  static_cast<int>(id.tokens), bytes);
+      bytes += layout_->SliceBytes(id.tokens);
+    }
+  }
+  transfers->Record();
+  return transfers;
 }
 
 std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
   const int begin = static_cast<int>(id.begin), end = static_cast<int>(id.begin + id.tokens);
   if (id.tokens != layout_->chunk_tokens || end > length_) return nullptr;
   if (id.group == LayerGroup::kLocal && begin < first_local_) return nullptr;
+  AwaitWholeRestore();  // steps of other sequences may read the block
   return WholeBlocks(id.group)[id.begin / layout_->chunk_tokens];
+}
+
+bool InvariantKv::IsOffloaded(const ObjectId& id) const {
+  const std::vector<KvBlock>& blocks = At(blocks_, id.group);
+  const size_t split = id.begin / layout_->chunk_tokens;
+  return split < blocks.size() && IsOnHost(blocks[split]);
+}
+
+void InvariantKv::Offload(KvBlocks* host) {
+  assert(is_on_device() && !seals());
+  host_ = host;
+  ahead_ = {};
+  keeps_spare_ = false;
+  for (std::vector<KvBlock>& spare : spare_) spare.clear();
 }
 
 void InvariantKv::ReserveBlocks(size_t global_blocks, size_t local_blocks) {
@@ -117,6 +172,8 @@ void InvariantKv::BeginRestore(int length) {
   assert(length >= 0);
   length_ = 0;
   restoring_ = length;
+  incoming_.clear();
+  arrivals_ = nullptr;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const bool some = PlainBytes(*layout_, group) > 0;
     At(blocks_, group).clear();
@@ -131,19 +188,34 @@ void InvariantKv::BeginRestore(int length) {
   first_local_ = tail == length ? length : tail - tail % static_cast<int>(layout_->chunk_tokens);
 }
 
-absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
+absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes, bool from_host) {
   assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
+  assert(!from_host || (is_offloaded() && id.group == LayerGroup::kGlobal));
   absl::StatusOr<KvBlock> block =
-      arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
+      (from_host ? host_ : arena_)
+          ->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
   if (!block.ok()) return block.status();
   auto& blocks = seals() ? At(sealed_, id.group) : At(blocks_, id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
 
+// Copies the slice with index `index` of an object to the object's block.
+template <typename Copier>
+void InvariantKv::CopySlice(Copier* copier, const Incoming& object, size_t index) const {
+  const auto chunk = static_cast<int>(layout_->chunk_tokens);
+  const auto columns = static_cast<int>(object.id.tokens);
+  const bool sealed = seals() && columns == chunk;
+  const size_t bytes = sealed ? layout_->SliceBytes(layout_->chunk_tokens)
+                              : layout_->PlainSliceBytes(layout_->chunk_tokens);
+  std::byte* const to = object.block.get() + index * bytes;
+  if (columns == chunk) return copier->Copy(object.way, to, object.slices[index], {bytes});
+  CopyColumns(copier, object.way, *layout_, object.slices[index], columns, 0, columns, to, chunk,
+              0);
+}
+
 absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices,
-                                 bool within) {
-  const CopyWay way = within ? CopyWay::kWithin : CopyWay::kIn;
+                                 bool within, std::shared_ptr<const void> owner) {
   const uint32_t chunk = layout_->chunk_tokens;
   assert(id.tokens <= chunk && id.begin % chunk == 0);
   assert(slices.size() == layout_->LayerCount(id.group));
@@ -151,20 +223,42 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
   const size_t slice_bytes = sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk);
   absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take({slices.size() * slice_bytes});
   if (!taken.ok()) return taken.status();
-  KvBlock block = std::move(taken->front());
-  std::byte* to = block.get();
-  for (const std::byte* slice : slices) {
-    if (id.tokens == chunk) {
-      arena_->memory().Copy(way, to, slice, {slice_bytes});
-    } else {
-      const int columns = static_cast<int>(id.tokens);
-      CopyColumns(&arena_->memory(), way, *layout_, slice, columns, 0, columns, to,
-                  static_cast<int>(chunk), 0);
-    }
-    to += slice_bytes;
+  Incoming object = {id, slices, within ? CopyWay::kWithin : CopyWay::kIn,
+                     std::move(taken->front()), std::move(owner)};
+  (sealed ? At(sealed_, id.group) : At(blocks_, id.group)).at(id.begin / chunk) = object.block;
+  if (is_on_device()) {
+    assert(object.owner != nullptr);
+    incoming_.push_back(std::move(object));
+    return absl::OkStatus();
   }
-  (sealed ? At(sealed_, id.group) : At(blocks_, id.group)).at(id.begin / chunk) = std::move(block);
+  for (size_t i = 0; i < slices.size(); ++i) CopySlice(&arena_->memory(), object, i);
   return absl::OkStatus();
+}
+
+// Starts to copy the objects layer by layer, in the order in which a step reads them.
+void InvariantKv::StartIncoming() {
+  if (incoming_.empty()) return;
+  arrivals_ = std::make_shared<Transfers>(&arena_->memory());
+  for (Incoming& object : incoming_) {
+    arrivals_->Keep(object.block);
+    arrivals_->Keep(std::move(object.owner));
+  }
+  for (size_t layer = 0; layer < layout_->layers.size(); ++layer) {
+    const int number = static_cast<int>(layer);
+    for (const Incoming& object : incoming_) {
+      if (object.id.group != GroupOf(number)) continue;
+      CopySlice(arrivals_.get(), object, LayersBefore(*layout_, number));
+    }
+    arrivals_->Record();
+  }
+  // The owner of other device memory lends it until the restore ends.
+  const bool lent = std::any_of(incoming_.begin(), incoming_.end(), [](const Incoming& object) {
+    return object.way == CopyWay::kWithin;
+  });
+  incoming_.clear();
+  if (!lent) return;
+  if (!arrivals_->Wait()) throw DeviceError("device: a copy of a restore failed");
+  arrivals_ = nullptr;
 }
 
 void InvariantKv::FinishRestore() {
@@ -178,6 +272,7 @@ void InvariantKv::FinishRestore() {
       assert((split < whole ? WholeBlocks(group) : At(blocks_, group))[split] != nullptr);
     }
   }
+  StartIncoming();
   length_ = restoring_;
 }
 
@@ -188,10 +283,13 @@ void InvariantKv::UseAdapter(std::shared_ptr<const LoraAdapter> adapter) {
 
 void InvariantKv::ShareAll(const InvariantKv& other) {
   assert(this != &other && model_ == other.model_ && adapter_ == other.adapter_);
+  host_ = other.host_;
   blocks_ = other.blocks_;
   sealed_ = other.sealed_;
   length_ = other.length_;
   first_local_ = other.first_local_;
+  restoring_ = other.restoring_;
+  arrivals_ = other.arrivals_;
   shares_end_ = length_ % static_cast<int>(layout_->chunk_tokens) != 0;
 }
 
@@ -224,10 +322,27 @@ void InvariantKv::DropUnseen() {
   }
 }
 
+// Moves completed chunks of global layers to host memory, until the host budget is exhausted.
+absl::Status InvariantKv::OffloadCompleted() {
+  const size_t bytes = PlainBytes(*layout_, LayerGroup::kGlobal);
+  if (host_ == nullptr || bytes == 0) return absl::OkStatus();
+  std::vector<KvBlock>& blocks = At(blocks_, LayerGroup::kGlobal);
+  for (size_t split = 0; split < static_cast<size_t>(length_) / layout_->chunk_tokens; ++split) {
+    if (IsOnHost(blocks[split])) continue;
+    absl::StatusOr<std::vector<KvBlock>> taken = host_->Take({bytes});
+    if (!taken.ok()) return absl::IsInternal(taken.status()) ? taken.status() : absl::OkStatus();
+    AwaitWholeRestore();
+    arena_->memory().Copy(CopyWay::kOut, taken->front().get(), blocks[split].get(), {bytes});
+    blocks[split] = std::move(taken->front());
+  }
+  return absl::OkStatus();
+}
+
 void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks) {
   blocks->resize(std::max(blocks->size(), split + 1));
   KvBlock& place = (*blocks)[split];
   if (place != nullptr) {
+    AwaitWholeRestore();
     arena_->memory().Copy(CopyWay::kWithin, block.get(), place.get(), {bytes});
   }
   place = std::move(block);
@@ -235,7 +350,9 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
 
 absl::Status InvariantKv::MakeRoom(int tokens) {
   assert(tokens >= 0);
+  if (length_ > restoring_) arrivals_ = nullptr;  // a step has waited for them
   DropUnseen();
+  if (absl::Status offloaded = OffloadCompleted(); !offloaded.ok()) return offloaded;
   // First block to write.
   const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;
   const size_t end = SplitsTo(*layout_, length_ + tokens);
@@ -310,7 +427,23 @@ std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks
 
 std::vector<std::byte*> InvariantKv::BlocksOf(LayerGroup group) const {
   std::vector<std::byte*> blocks;
-  for (const KvBlock& block : At(blocks_, group)) blocks.push_back(block.get());
+  for (const KvBlock& block : At(blocks_, group)) {
+    blocks.push_back(IsOnHost(block) ? nullptr : block.get());
+  }
+  return blocks;
+}
+
+std::vector<std::byte*> InvariantKv::SealedBlocksOf(LayerGroup group) const {
+  std::vector<std::byte*> blocks;
+  for (const KvBlock& block : At(sealed_, group)) blocks.push_back(block.get());
+  return blocks;
+}
+
+std::vector<const std::byte*> InvariantKv::OffloadedBlocks() const {
+  std::vector<const std::byte*> blocks;
+  for (const KvBlock& block : At(blocks_, LayerGroup::kGlobal)) {
+    blocks.push_back(IsOnHost(block) ? block.get() : nullptr);
+  }
   return blocks;
 }
 

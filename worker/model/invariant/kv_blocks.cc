@@ -108,9 +108,17 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
   }
   absl::Status allocated;
+  const auto allocate = [&](size_t size) {
+    try {
+      return source->Allocate(size);
+    } catch (const std::bad_alloc&) {
+      ReleaseFree();
+      return source->Allocate(size);
+    }
+  };
   try {
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (memory[i] == nullptr) memory[i].reset(source->Allocate(sizes[i]));
+      if (memory[i] == nullptr) memory[i].reset(allocate(sizes[i]));
     }
   } catch (const std::bad_alloc&) {
     allocated = absl::UnavailableError(
@@ -130,6 +138,11 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     blocks.push_back(KvBlock(memory[i].release(), Release{account_, sizes[i], nullptr}));
   }
   return blocks;
+}
+
+void KvBlocks::ReleaseFree() {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  account_->DropFree();
 }
 
 absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes) {

@@ -48,6 +48,8 @@ class KvBlocks {
 
   // Allocates one block of each size. After an error no block is allocated.
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes);
+  // Releases the free memory that is kept for later blocks.
+  void ReleaseFree();
   // Returns a block for memory of another owner. The block keeps this memory alive. If several
   // callers adopt the same memory, it counts only once against the budget. If `memory` is already a
   // block of this KvBlocks, returns `memory` unchanged.

@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   if (!compute.ok()) return compute.status();
   if (IsGgufFile(model_dir)) {
     return absl::UnimplementedError(
-        absl::StrCat(model_dir, ": a GGUF file needs --exactness invariant and --device cpu"));
+        absl::StrCat(model_dir, ": a GGUF file needs --exactness invariant"));
   }
   const absl::StatusOr<TensorFiles> files = TensorFiles::Open(model_dir);
   if (!files.ok()) return files.status();

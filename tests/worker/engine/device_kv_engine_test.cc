@@ -1,0 +1,176 @@
+// The engine with KV strategies on the emulated device: offloaded requests, and requests that are
+// offloaded because the device has too little memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/worker/engine/engine_harness.h"
+#include "worker/device/emulated_device.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string& Dir() {
+  static const std::string* const dir = [] {
+    TinyGeometry geometry;
+    geometry.layer_types = "lggggg";
+    geometry.window = 24;
+    geometry.bfloat16 = true;
+    return new std::string(NewTinyCheckpoint(geometry, "device_kv"));
+  }();
+  return *dir;
+}
+
+EngineOptions OnDevice(const std::string& cache = "") {
+  EngineOptions options = InvariantOptions();
+  options.device = "emulated";
+  options.kv.cache = cache;
+  return options;
+}
+EngineOptions OnCpu() {
+  EngineOptions options = InvariantOptions();
+  options.device = "cpu";
+  return options;
+}
+
+EngineRequest AskFor(const std::string& cache, uint32_t max_new_tokens = 24, uint64_t seed = 1) {
+  EngineRequest request = Request(Prompt(90, seed), {}, max_new_tokens);
+  request.requested_kv.cache = cache;
+  request.hash_logits = true;
+  return request;
+}
+
+void ExpectSame(const Collector& run, const Collector& want) {
+  ASSERT_TRUE(run.error.ok()) << run.error;
+  EXPECT_EQ(run.tokens, want.tokens);
+  EXPECT_EQ(run.finished.samples[0].logits_sha256, want.finished.samples[0].logits_sha256);
+}
+
+TEST(DeviceKvEngineTest, OffloadedRequestsEqualResident) {
+  TestWorker worker(Dir(), OnDevice());
+  const auto want = worker.Run(AskFor(""));
+  EXPECT_EQ(want->finished.kv.strategy, KvStrategy::kDynamic);
+  for (const char* cache : {"offloaded", "offloaded_static"}) {
+    for (const CacheMode mode : {CacheMode::kOff, CacheMode::kDefault}) {
+      EngineRequest request = AskFor(cache);
+      request.cache = mode;
+      const auto run = worker.Run(request);
+      ExpectSame(*run, *want);
+      EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kOffloaded);
+      EXPECT_EQ(run->started.cached_tokens, mode == CacheMode::kOff ? 0u : 80u);
+    }
+  }
+  EXPECT_EQ(worker.Counter("kv_offloads"), 0u);
+  EngineRequest samples = AskFor("");
+  samples.samples = 3;
+  samples.sampling.temperature = 1;
+  const auto resident = worker.Run(samples);
+  samples.requested_kv.cache = "offloaded";
+  EXPECT_EQ(worker.Run(samples)->tokens, resident->tokens);
+}
+
+// A CPU worker restores the prefix of an offloaded sequence, and the reverse.
+TEST(DeviceKvEngineTest, OffloadedAndCpuRestoreFromEachOther) {
+  TestWorker device(Dir(), OnDevice("offloaded")), cpu(Dir(), OnCpu(), device.cache());
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    TestWorker& first = seed == 1 ? device : cpu;
+    TestWorker& second = seed == 1 ? cpu : device;
+    const EngineRequest request = AskFor("", 24, seed);
+    const auto want = first.Run(request);
+    EXPECT_EQ(want->started.cached_tokens, 0u);
+    const auto restored = second.Run(request);
+    ExpectSame(*restored, *want);
+    EXPECT_EQ(restored->started.cached_tokens, 80u);
+    ExpectSame(*second.Run(request), *want);  // from the worker's pool
+  }
+}
+
+TEST(DeviceKvEngineTest, QuantizedAndCpuRestoreFromEachOther) {
+  for (const char* form : {"bits=8,group=16", "bits=4,group=16", "bits=2,group=16"}) {
+    EngineOptions on_device = OnDevice("quantized"), on_cpu = OnCpu();
+    on_cpu.kv = {"quantized", form};
+    on_device.kv.quantization = form;
+    TestWorker device(Dir(), on_device), cpu(Dir(), on_cpu, device.cache());
+    EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      TestWorker& first = seed == 1 ? device : cpu;
+      TestWorker& second = seed == 1 ? cpu : device;
+      const EngineRequest request = AskFor("", 24, seed);
+      const auto want = first.Run(request);
+      EXPECT_EQ(want->started.cached_tokens, 0u);
+      const auto restored = second.Run(request);
+      ExpectSame(*restored, *want);
+      EXPECT_EQ(restored->started.cached_tokens, 80u);
+      ExpectSame(*second.Run(request), *want);  // from the worker's pool
+    }
+  }
+}
+
+class Fallback : public testing::Test {
+ protected:
+  Fallback() : want_(TestWorker(Dir(), OnDevice(), nullptr, false).Run(AskFor("", 60))) {
+    TestWorker worker(Dir(), OnDevice(), nullptr, false);
+    chunk_bytes_ = ChunkBytes(*worker->fingerprint().Layout());
+  }
+  ~Fallback() override { EmulatedDevice::SetFull(false); }
+  EngineOptions Room(uint64_t chunks, const std::string& cache = "") {
+    EngineOptions options = OnDevice(cache);
+    options.memory.kv_bytes = chunks * chunk_bytes_;
+    options.memory.pool_bytes = 0;
+    options.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
+    return options;
+  }
+  void ExpectOffloaded(TestWorker* worker, const Collector& run) {
+    ExpectSame(run, *want_);
+    EXPECT_EQ(run.finished.kv.strategy, KvStrategy::kOffloaded);
+    EXPECT_EQ(worker->Counter("kv_offloads"), 1u);
+    EXPECT_EQ(worker->Counter("preemptions"), 0u);
+    EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr("are offloaded to host memory")));
+  }
+
+  const std::unique_ptr<Collector> want_;
+  uint64_t chunk_bytes_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(Fallback, PromptAboveBudgetIsOffloaded) {
+  for (const char* cache : {"", "static"}) {
+    TestWorker worker(Dir(), Room(5, cache), nullptr, false);
+    ExpectOffloaded(&worker, *worker.Run(AskFor("", 60)));
+    warnings_.clear();
+  }
+}
+
+TEST_F(Fallback, GrowingAnswerIsOffloaded) {
+  TestWorker worker(Dir(), Room(8), nullptr, false);
+  ExpectOffloaded(&worker, *worker.Run(AskFor("", 60)));
+}
+
+TEST_F(Fallback, FailedDeviceAllocationOffloads) {
+  TestWorker worker(Dir(), Room(100), nullptr, false);
+  Collector collector;
+  collector.on_token = [](size_t number) {
+    if (number == 1) EmulatedDevice::SetFull(true);
+    return true;
+  };
+  worker.Submit(AskFor("", 60), &collector);
+  collector.WaitAll();
+  ExpectOffloaded(&worker, collector);
+}
+
+TEST_F(Fallback, WithoutHostMemoryRequestIsRefused) {
+  EngineOptions options = Room(5);
+  options.memory.kv_offload_bytes = 1;
+  TestWorker worker(Dir(), options, nullptr, false);
+  const auto refused = worker.Run(AskFor("", 60));
+  EXPECT_EQ(refused->error.code(), absl::StatusCode::kInvalidArgument) << refused->error;
+  EXPECT_THAT(std::string(refused->error.message()), HasSubstr("kv-bytes: "));
+  EXPECT_EQ(worker.Counter("kv_offloads"), 0u);
+}
+
+}  // namespace
+}  // namespace hearth
