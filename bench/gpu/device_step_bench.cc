@@ -5,9 +5,9 @@
 //                                             output of seeded_digests
 //   device_step_bench tokens MODEL [bf16]     times steps of 1, 8 and 32 sequences, and kernels
 //   device_step_bench prefill MODEL [bf16]    times prompts of 128, 2,048 and 8,192 tokens
-//   device_step_bench bars MODEL [bf16]       times steps of 1 and 32 sequences and prompts, tuned
-//   as
-//                                             a worker tunes; 27B: 12 layers, times of 62 computed
+//   device_step_bench bars MODEL [bf16]       times steps of 1 and 32 sequences and prompts, with
+//                                             the tuning of a worker; 27B: 12 layers, times of 62
+//                                             computed
 //   device_step_bench tiny                    compares a tiny model with the emulation; for
 //                                             compute-sanitizer
 // MODEL: 270M, 1B or 4B; for bars also 12B or 27B. bf16: products in bfloat16 instead of float32.

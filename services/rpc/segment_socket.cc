@@ -37,9 +37,9 @@ absl::StatusOr<socklen_t> FillAddress(const std::string& name, sockaddr_un* addr
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
 }
 
-// A message that sends one byte and one file descriptor. A sender may put in two by mistake: the
-// padded space has room for two.
-struct OneDescriptor {
+// A message of one byte and one file descriptor. Because of padding, a received message may have
+// two descriptors.
+struct DescriptorMessage {
   char byte = 'h';
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -89,7 +89,7 @@ absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name) {
 }
 
 bool SendDescriptor(int socket, int descriptor) {
-  OneDescriptor sent;
+  DescriptorMessage sent;
   cmsghdr* header = CMSG_FIRSTHDR(&sent.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
@@ -100,7 +100,7 @@ bool SendDescriptor(int socket, int descriptor) {
 
 absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
-  OneDescriptor received;
+  DescriptorMessage received;
   const ssize_t got = recvmsg(socket, &received.message, MSG_CMSG_CLOEXEC);
   const cmsghdr* header = CMSG_FIRSTHDR(&received.message);
   std::vector<FileDescriptor> descriptors;  // all that came, so that all are closed

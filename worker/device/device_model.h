@@ -42,10 +42,12 @@ struct DeviceShape {
 
 struct DeviceLayer {
   DeviceMatrix qkv, out, gate_up, down;
-  const float *input_norm = nullptr, *post_attention_norm = nullptr;
-  const float *pre_feedforward_norm = nullptr, *post_feedforward_norm = nullptr;
-  // q_norm is multiplied by the attention's query scale
-  const float *q_norm = nullptr, *k_norm = nullptr;
+  const float* input_norm = nullptr;
+  const float* post_attention_norm = nullptr;
+  const float* pre_feedforward_norm = nullptr;
+  const float* post_feedforward_norm = nullptr;
+  const float* q_norm = nullptr;  // multiplied by the attention's query scale
+  const float* k_norm = nullptr;
 };
 
 struct DeviceModel {
@@ -56,7 +58,7 @@ struct DeviceModel {
   bool multiplies_bf16 = false;
   bool has_integers = false;  // whether any matrix is quantized (IntegerProductProgram)
   DeviceMatrix head;          // output matrix; also the embedding (tied weights)
-  const float *final_norm = nullptr;
+  const float* final_norm = nullptr;
   // RoPE tables, [0] local and [1] global: [positions][head_dim / 2]
   const float *cos[2] = {}, *sin[2] = {};
 };
@@ -72,7 +74,7 @@ HEARTH_HOST_DEVICE int PairColumn(int output, bool is_second) {
 }
 
 // Returns the bytes of a matrix's weights.
-inline size_t BytesOf(const DeviceMatrix &matrix) {
+inline size_t BytesOf(const DeviceMatrix& matrix) {
   if (matrix.form == IntegerForm::kNone) {
     return size_t{2} * static_cast<size_t>(matrix.inputs) * static_cast<size_t>(matrix.columns);
   }
@@ -87,8 +89,8 @@ inline size_t MatrixValues(int inputs, int columns) {
 
 // Writes `row`, the weights of one output, to its column in the memory of a DeviceMatrix. REQUIRES:
 // row.size() is a multiple of 8.
-inline void PackColumn(const std::vector<uint16_t> &row, int column, int columns,
-                       uint16_t *packed) {
+inline void PackColumn(const std::vector<uint16_t>& row, int column, int columns,
+                       uint16_t* packed) {
   constexpr size_t kGroup = DeviceMatrix::kGroup;
   const auto at = static_cast<size_t>(column), stride = static_cast<size_t>(columns);
   for (size_t k = 0; k < row.size(); ++k) {

@@ -85,6 +85,7 @@ class DeviceStep {
   int most_rows() const { return many_.capacity().rows; }
   // In steps of at most `rows` rows, launches may overlap (Device::SetOverlap).
   void SetOverlapRows(int rows);
+  int overlap_rows() const { return overlap_rows_; }
   static int RowsOfGraph(int rows);
   // Steps of more than kGraphRows rows use WarpgroupProductProgram, if the products are in
   // bfloat16, the model's shape fits, and no row has an adapter. REQUIRES: the device

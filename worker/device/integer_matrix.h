@@ -14,8 +14,7 @@
 // If the matrices that are stacked into one have different forms, the stack has the form
 // kInt8Parts, which can hold every type.
 //
-// Thread safety: pure functions, except PackIntegers: concurrent calls must write different
-// columns.
+// Thread safety: pure functions.
 #ifndef HEARTH_WORKER_DEVICE_INTEGER_MATRIX_H_
 #define HEARTH_WORKER_DEVICE_INTEGER_MATRIX_H_
 

@@ -17,11 +17,11 @@
 
 namespace hearth {
 
-// A weight matrix in device memory: quantized (integer_matrix.h), or bfloat16 [inputs / 8][columns]
-// [8]. Each column holds the
-// weights of one output; the columns are padded with zeros to a multiple of kColumnGrain. In a
-// matrix pair (gate and up), 8 columns of the first matrix alternate with the same 8 columns of the
-// second, so that one thread has both inputs of the gated GELU.
+// A weight matrix in device memory: quantized (integer_matrix.h), or in bfloat16 with the shape
+// [inputs / 8][columns][8]. Each column holds the weights of one output; the columns are padded
+// with zeros to a multiple of kColumnGrain. In a matrix pair (gate and up), 8 columns of the first
+// matrix alternate with the same 8 columns of the second, so that one thread has both inputs of the
+// gated GELU.
 struct DeviceMatrix {
   // inputs of a group; also the columns of a run in a pair
   static constexpr int kColumnGrain = 64, kGroup = 8;

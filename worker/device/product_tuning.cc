@@ -77,8 +77,9 @@ bool ProductTuner::TuneRows(int rows) {
   return true;
 }
 
-// Sets the largest number of rows up to which overlap makes all steps faster. The steps compute one
-// sequence of undefined tokens' KV in blocks of their own.
+// Sets the largest number of rows up to which overlap makes all steps faster. If the time is spent
+// before a slower step is found, the larger steps stay as they are. The steps compute one sequence
+// in KV blocks of their own.
 void ProductTuner::TuneOverlap() {
   DeviceArena arena(device_);
   std::array<std::byte*, 2> blocks;
@@ -87,9 +88,14 @@ void ProductTuner::TuneOverlap() {
     blocks[static_cast<size_t>(group)] = arena.Take<std::byte>(static_cast<size_t>(bytes));
   }
   if (!device_->error().empty()) return;
+  const int unmeasured = step_->overlap_rows();
   int overlapping = 0;
   const int most = std::min({DeviceStep::kGraphRows, model_->shape.split, step_->most_rows()});
-  for (int rows = 1; rows <= most && spent_us_ <= most_us_; rows *= 2) {
+  for (int rows = 1; rows <= most; rows *= 2) {
+    if (spent_us_ > most_us_) {
+      overlapping = std::max(overlapping, unmeasured);
+      break;
+    }
     const std::vector<int32_t> tokens(static_cast<size_t>(rows));
     const DevicePart part = {
         tokens, 0, rows, {absl::MakeSpan(&blocks[0], 1), absl::MakeSpan(&blocks[1], 1)}};

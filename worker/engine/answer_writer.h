@@ -41,8 +41,9 @@ class AnswerWriter {
         counters_(counters),
         leave_step_(std::move(leave_step)) {}
 
-  // If `holds`, EmitStep does not send the last token of its step: SendTokens sends the token
-  // later, or the next callback of any request before itself. So callbacks keep their order.
+  // If `holds`, EmitStep does not send the last token of its step, unless the token ends the
+  // answer: SendTokens sends the token later, or the next callback of any request before itself. So
+  // callbacks keep their order.
   void HoldTokens(bool holds) { holds_ = holds; }
   // Sends the tokens that wait. If a caller ends its answer, calls `leave_step` (see the
   // constructor), because the sequence may be part of a running step, then ends the sequence.

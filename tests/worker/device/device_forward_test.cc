@@ -18,6 +18,7 @@
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/device/emulated_device.h"
 #include "worker/device/program_list.h"
+#include "worker/kernels/integer_product.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
 namespace hearth {
@@ -210,6 +211,23 @@ TEST(DeviceForward, SelfTestRejectsDifferentLogits) {
       HasSubstr("the device and the CPU compute different bits for logits of a step of 2 rows"));
 }
 
+// The CPU's integer kernels are not the cause, so the worker keeps them.
+TEST(DeviceForward, DifferentIntegerLogitsKeepCpuKernel) {
+  const auto device = std::make_shared<FaultyDevice>();
+  InvariantGemmaOptions options = OnDevice(device);
+  options.weights = WeightForm::kQ8_0;
+  options.arithmetic = Arithmetic::kInt8;
+  options.kv_dtype = std::nullopt;
+  auto gemma = InvariantGemma::Load(Dir(), options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  const IntegerKernel kernel = ChosenIntegerKernel();
+  const size_t notes = (*gemma)->notes().size();
+  device->flips = true;
+  EXPECT_EQ((*gemma)->SelfTest("").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*gemma)->notes().size(), notes);
+  EXPECT_EQ(ChosenIntegerKernel(), kernel);
+}
+
 TEST(DeviceForward, OtherMatrixInstructionRefusesBf16) {
   const auto device = std::make_shared<FaultyDevice>();
   InvariantGemmaOptions options = OnDevice(device);
@@ -389,13 +407,13 @@ TEST(DeviceForward, UnsupportedModelErrorNamesReason) {
   TinyGeometry wide = Geometry("lg", 24, 4, 1, 32);
   wide.bfloat16 = false;
   EXPECT_THAT(Refusal(NewTinyCheckpoint(wide, "float32"), OnDevice(device)),
-              HasSubstr("layer 0: q, k and v: has values that bfloat16 cannot represent"));
+              HasSubstr("layer 0: q, k and v: a matrix has values that bfloat16 cannot represent"));
   InvariantGemmaOptions narrow = OnDevice(device);
   narrow.weights = WeightForm::kQ8_0;
   TinyGeometry blocks = Geometry("lg", 24, 4, 1, 32);
   EXPECT_THAT(Refusal(NewTinyCheckpoint(blocks, "blocks"), narrow),
-              HasSubstr("are quantized, and the arithmetic is float32: leave --arithmetic at "
-                        "auto; device emulated does not support this"));
+              HasSubstr("weights: layer 0: q, k and v: a matrix is quantized, and the arithmetic "
+                        "is float32: leave --arithmetic at auto, or use --device cpu"));
   EXPECT_THAT(Refusal(Dir(), OnDevice(device, 512)), HasSubstr("set --chunk-tokens to 256"));
   const auto earlier = std::make_shared<FaultyDevice>();
   earlier->fuses = false;

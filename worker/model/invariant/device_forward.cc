@@ -505,7 +505,6 @@ void DeviceForward::ChooseProducts() {
 
 absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
   const FloatMode mode;
-  ChooseProducts();
   const ModelConfig& config = weights_->config();
   auto layout = std::make_shared<KvLayout>(layout_);
   const std::vector<int> layers = TestedLayers(config, layout.get());
@@ -515,6 +514,8 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
     rows = std::min(rows, kEmulatedTestRows);
     steps = {2, 1};
   }
+  ExtendRotations(rows);
+  ChooseProducts();
   // longer than the test, so that no block is dropped
   layout->window = static_cast<uint32_t>(rows) + 1;
   std::vector<int32_t> tokens;
@@ -535,7 +536,6 @@ absl::StatusOr<int> DeviceForward::SelfTest(const StepLimits&) {
     model.layers.push_back(model_.layers[static_cast<size_t>(layer)]);
     model.shape.is_global.push_back(!config.is_local(layer));
   }
-  ExtendRotations(rows);
   DeviceStep step(device_.get(), &model, {rows, limits_.wanted, 1024, 2 * rows});
   step.UseChoicesOf(*step_);
   if (absl::Status failure = Failure(); !failure.ok()) return failure;

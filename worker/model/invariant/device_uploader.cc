@@ -80,12 +80,16 @@ DeviceMatrix DeviceUploader::Matrix(const std::string& name,
   for (const PackedWeights* matrix : matrices) {
     outputs += static_cast<int>(matrix->outputs());
     if ((matrix->arithmetic() == Arithmetic::kInt8) != is_integer) {
-      Refuse(name, "are multiplied together, but only some of them are quantized");
+      Refuse(name,
+             "the device multiplies these matrices together, but only some of them are quantized: "
+             "use --device cpu");
       return made;
     }
     if (is_integer && FormFor(matrix->type()) != made.form) made.form = IntegerForm::kInt8Parts;
     if (!is_integer && IsOfBlocks(matrix->type())) {
-      Refuse(name, "are quantized, and the arithmetic is float32: leave --arithmetic at auto");
+      Refuse(name,
+             "a matrix is quantized, and the arithmetic is float32: leave --arithmetic at auto, or "
+             "use --device cpu");
       return made;
     }
   }
@@ -113,8 +117,8 @@ DeviceMatrix DeviceUploader::Matrix(const std::string& name,
   }
   if (!is_exact) {
     Refuse(name,
-           "has values that bfloat16 cannot represent: use a bfloat16 or quantized "
-           "checkpoint, or --weights q8_0");
+           "a matrix has values that bfloat16 cannot represent: use a bfloat16 or quantized "
+           "checkpoint, --weights q8_0 or --device cpu");
   }
   auto* to = arena_->Take<uint16_t>(packed.size());
   if (to != nullptr) device_->CopyIn(to, packed.data(), bytes);
@@ -153,10 +157,7 @@ bool DeviceUploader::PackBfloat16(const PackedWeights& from,
 }
 
 void DeviceUploader::Refuse(const std::string& name, const std::string& why) {
-  if (!status_.ok()) return;
-  status_ = absl::UnimplementedError(absl::StrCat("weights: ", name, ": ", why, "; device ",
-                                                  device_->kind(),
-                                                  " does not support this; or use --device cpu"));
+  if (status_.ok()) status_ = absl::UnimplementedError(absl::StrCat("weights: ", name, ": ", why));
 }
 
 }  // namespace hearth

@@ -42,7 +42,7 @@ class DeviceUploader {
   const absl::Status& status() const { return status_; }
 
  private:
-  // Calls pack(output, column) for each output of a matrix, on all threads of the pool.
+  // Calls pack(output) for each output of a matrix, on all threads of the pool.
   using PackOutput = absl::FunctionRef<void(int output)>;
   void ForEachOutput(const PackedWeights& matrix, PackOutput pack);
   // Returns whether bfloat16 can represent all weights.

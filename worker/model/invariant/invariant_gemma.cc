@@ -193,7 +193,8 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
 
 absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLimits& limits) {
   absl::Status held = SelfTestOnce(cache_dir, limits);
-  while (absl::IsFailedPrecondition(held) && arithmetic() == Arithmetic::kInt8) {
+  const bool on_device = device_kind() != "cpu";
+  while (absl::IsFailedPrecondition(held) && arithmetic() == Arithmetic::kInt8 && !on_device) {
     const IntegerKernel refused = ChosenIntegerKernel();
     const std::vector<IntegerKernel> usable = UsableIntegerKernels();
     const auto at = std::find(usable.begin(), usable.end(), refused);
@@ -204,7 +205,7 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
                                   ": ", held.message()));
     held = SelfTestOnce(cache_dir, limits);
   }
-  if (device_kind() != "cpu") weights_->FreeMatrices();
+  if (on_device) weights_->FreeMatrices();
   return held;
 }
 

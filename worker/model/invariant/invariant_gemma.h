@@ -148,9 +148,9 @@ class InvariantGemma {
 
   // Runs the self-test (invariant_self_test.h) with steps up to `limits`, and adds a note about the
   // result. If `cache_dir` is not empty, a pass is recorded there, and a start with the same
-  // weights, kernels, program, CPU and limits skips the test. If an integer kernel fails, the
-  // process uses the next slower kernel. On a device, this call frees the host's copy of the
-  // matrices, so call it only once.
+  // weights, kernels, program, CPU and limits skips the test. If an integer kernel of the
+  // CPU fails, the process uses the next slower kernel. On a device, this call frees the host's
+  // copy of the matrices, so call it only once.
   absl::Status SelfTest(const std::string& cache_dir, const StepLimits& limits = {});
 
   // For tests: replaces the matrix product in models loaded later; null restores the real product.
