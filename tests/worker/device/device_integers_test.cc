@@ -87,7 +87,8 @@ TEST(DeviceIntegers, PartlyQuantizedStackIsUnsupported) {
       std::make_shared<EmulatedDevice>());
   EXPECT_EQ(device.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(device.status().message()),
-              HasSubstr("layer 0: q, k and v: are multiplied together, but only some of them"));
+              HasSubstr("layer 0: q, k and v: the device multiplies these matrices together, but "
+                        "only some of them"));
 }
 
 }  // namespace
