@@ -1,5 +1,5 @@
 // The k16 step of Hopper's tensor cores for one output: a float32 sum plus 16 products of bfloat16.
-// mma.sync m16n8k16 and wgmma m64nNk16 compute these bits (docs/dev/decisions.md, D54). This file
+// mma.sync m16n8k16 and wgmma m64nNk16 compute these bits (docs/dev/decisions.md, D61). This file
 // defines the bits of Arithmetic::kBFloat16.
 // Functions only; thread-safe.
 //
