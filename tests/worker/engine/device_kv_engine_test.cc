@@ -73,12 +73,11 @@ TEST(DeviceKvEngineTest, OffloadedRequestsEqualResident) {
   EXPECT_EQ(worker.Run(samples)->tokens, resident->tokens);
 }
 
-// A CPU worker restores the prefix of an offloaded sequence, and the reverse.
-TEST(DeviceKvEngineTest, OffloadedAndCpuRestoreFromEachOther) {
-  TestWorker device(Dir(), OnDevice("offloaded")), cpu(Dir(), OnCpu(), device.cache());
+// Each worker restores a prefix that the other has computed.
+void ExpectRestoresFromEachOther(TestWorker* device, TestWorker* cpu) {
   for (uint64_t seed = 1; seed <= 2; ++seed) {
-    TestWorker& first = seed == 1 ? device : cpu;
-    TestWorker& second = seed == 1 ? cpu : device;
+    TestWorker& first = seed == 1 ? *device : *cpu;
+    TestWorker& second = seed == 1 ? *cpu : *device;
     const EngineRequest request = AskFor("", 24, seed);
     const auto want = first.Run(request);
     EXPECT_EQ(want->started.cached_tokens, 0u);
@@ -89,6 +88,11 @@ TEST(DeviceKvEngineTest, OffloadedAndCpuRestoreFromEachOther) {
   }
 }
 
+TEST(DeviceKvEngineTest, OffloadedAndCpuRestoreFromEachOther) {
+  TestWorker device(Dir(), OnDevice("offloaded")), cpu(Dir(), OnCpu(), device.cache());
+  ExpectRestoresFromEachOther(&device, &cpu);
+}
+
 TEST(DeviceKvEngineTest, QuantizedAndCpuRestoreFromEachOther) {
   for (const char* form : {"bits=8,group=16", "bits=4,group=16", "bits=2,group=16"}) {
     EngineOptions on_device = OnDevice("quantized"), on_cpu = OnCpu();
@@ -96,17 +100,7 @@ TEST(DeviceKvEngineTest, QuantizedAndCpuRestoreFromEachOther) {
     on_device.kv.quantization = form;
     TestWorker device(Dir(), on_device), cpu(Dir(), on_cpu, device.cache());
     EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
-    for (uint64_t seed = 1; seed <= 2; ++seed) {
-      TestWorker& first = seed == 1 ? device : cpu;
-      TestWorker& second = seed == 1 ? cpu : device;
-      const EngineRequest request = AskFor("", 24, seed);
-      const auto want = first.Run(request);
-      EXPECT_EQ(want->started.cached_tokens, 0u);
-      const auto restored = second.Run(request);
-      ExpectSame(*restored, *want);
-      EXPECT_EQ(restored->started.cached_tokens, 80u);
-      ExpectSame(*second.Run(request), *want);  // from the worker's pool
-    }
+    ExpectRestoresFromEachOther(&device, &cpu);
   }
 }
 
