@@ -213,6 +213,10 @@ std::shared_ptr<float[]> DeviceForward::TakeFloats(size_t floats) {
   for (const Pinned& one : pinned_) {
     if (one.floats >= floats && one.memory.use_count() == 1) return one.memory;
   }
+  // A power of two, so that steps of slowly growing size allocate rarely.
+  size_t rounded = 1;
+  while (rounded < floats) rounded *= 2;
+  floats = rounded;
   const auto is_free = [](const Pinned& one) { return one.memory.use_count() == 1; };
   pinned_.erase(std::remove_if(pinned_.begin(), pinned_.end(), is_free), pinned_.end());
   auto* const memory = static_cast<float*>(device_->AllocateHost(floats * sizeof(float)));
