@@ -20,6 +20,7 @@ namespace hearth {
 
 class LateDevice : public EmulatedDevice {
  public:
+  bool is_asynchronous() const override { return is_late; }
   void Free(void* memory) override {
     RunAll();
     EmulatedDevice::Free(memory);
@@ -64,6 +65,7 @@ class LateDevice : public EmulatedDevice {
   // Whether launches or copies have been started and not waited for.
   bool is_running() const { return !work_.empty(); }
 
+  bool is_late = true;                    // returned by is_asynchronous()
   std::atomic<bool> fails{false};         // the device fails when the host waits next
   std::atomic<uint64_t> copied_bytes{0};  // bytes of StartCopyOut
 

@@ -71,6 +71,8 @@ class Device {
   virtual bool has_fused_dot() const = 0;
   // Returns whether the device can run WarpgroupProductProgram.
   virtual bool has_warpgroups() const { return false; }
+  // Returns whether launches and StartCopyOut may return before they are executed.
+  virtual bool is_asynchronous() const { return true; }
   // Returns the number of bytes of device memory that are free now.
   virtual size_t free_bytes() const = 0;
   virtual HostPinning pinning() const { return {}; }

@@ -38,6 +38,7 @@ class EmulatedDevice : public Device {
   size_t shared_bytes() const override { return size_t{256} << 10; }
   bool has_fused_dot() const override { return true; }
   bool has_warpgroups() const override { return true; }
+  bool is_asynchronous() const override { return false; }
   size_t free_bytes() const override { return SIZE_MAX; }  // the real value is unknown
   void* Allocate(size_t bytes) override;
   void Free(void* memory) override;

@@ -117,6 +117,18 @@ TEST(EngineOnDevice, GreedyTokensNeedNoLogits) {
   }
 }
 
+// If the device computes in Start, a token is sent before the next step is started.
+TEST(EngineOnDevice, SynchronousDeviceStartsNoStepEarly) {
+  EXPECT_FALSE(EmulatedDevice().is_asynchronous());
+  DeviceEngine cpu(false), device(true);
+  for (const bool is_late : {true, false}) {
+    device.device->is_late = is_late;
+    device.overlapped = 0;
+    EXPECT_EQ(device.Run({Greedy(10, 1)}), cpu.Run({Greedy(10, 1)}));
+    EXPECT_EQ(device.overlapped > 0, is_late);
+  }
+}
+
 TEST(EngineOnDevice, OtherRequestsUseLogits) {
   DeviceEngine cpu(false), device(true);
   std::vector<Asked> all(5, Greedy(12, 2));

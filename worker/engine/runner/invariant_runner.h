@@ -55,7 +55,7 @@ class InvariantRunner : public ModelRunner {
   bool batches() const override { return true; }
   absl::Status MakeRoom(SequenceKv* kv, int tokens) override;
   absl::Status Step(absl::Span<const StepPart> parts) override;
-  bool is_asynchronous() const override { return device_kind_ != "cpu"; }
+  bool is_asynchronous() const override { return gemma_->is_asynchronous(); }
   absl::Status Start(absl::Span<const StepPart> parts) override;
   absl::Status Finish() override { return gemma_->Finish(started_); }
   void Forget(SequenceKv* kv, int length) override;

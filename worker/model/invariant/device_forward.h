@@ -39,6 +39,7 @@ class DeviceForward : public Forward {
   absl::Status Start(Parts parts) override;
   // If the device fails, the step fails, so rows that are shared or stored later are valid.
   absl::Status Finish(Parts parts) override;
+  bool is_asynchronous() const override { return device_->is_asynchronous(); }
   absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& adapter) override;
   // Compares this device with the CPU (InvariantForward) for one local layer, one global
   // layer and the output matrix, with the weights of the model. Logits, keys and values must have

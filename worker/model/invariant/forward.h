@@ -23,12 +23,13 @@ class Forward {
 
   virtual ~Forward() = default;
   // Start begins to compute the tokens of the parts and their logits; Finish waits for the end. The
-  // caller then calls Advance on the sequences. The CPU computes in Start. Between the calls, the
-  // sequences and their logits must not be used. Errors: a failure of the device. REQUIRES:
-  // PrepareParts accepted the parts; both calls have the same parts; the tokens are needed by Start
-  // only.
+  // caller then calls Advance on the sequences. Between the calls, the sequences and their logits
+  // must not be used. Errors: a failure of the device. REQUIRES: PrepareParts accepted the parts;
+  // both calls have the same parts; the tokens are needed by Start only.
   virtual absl::Status Start(Parts parts) = 0;
   virtual absl::Status Finish(Parts) { return absl::OkStatus(); }
+  // Returns whether Start may return before the step is computed.
+  virtual bool is_asynchronous() const { return false; }
   // Prepares for steps whose sequences use the adapter. kResourceExhausted: the device has too
   // little memory. REQUIRES: no step is running.
   virtual absl::Status AddAdapter(const std::shared_ptr<const LoraAdapter>& /*adapter*/) {

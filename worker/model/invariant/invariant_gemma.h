@@ -173,11 +173,12 @@ class InvariantGemma {
   // more than kStepLogitsMax; or two parts have the same Kv or logits buffer. kResourceExhausted:
   // kv_bytes is too small for all rows.
   absl::Status Step(absl::Span<const Part> parts) const;
-  // The two halves of Step: a device computes between Start and Finish. Until Finish has returned,
-  // the parts and their sequences must not change, and no other step may start. Finish is called
-  // only if Start succeeded, with the same parts.
+  // The two halves of Step. If is_asynchronous(), Start may return before the step is computed.
+  // Until Finish has returned, the parts and their sequences must not change, and no other step may
+  // start. Finish is called only if Start succeeded, with the same parts.
   absl::Status Start(absl::Span<const Part> parts) const;
   absl::Status Finish(absl::Span<const Part> parts) const;
+  bool is_asynchronous() const { return forward_->is_asynchronous(); }
   // Runs a step with one part.
   absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                     std::vector<float>* logits) const;
