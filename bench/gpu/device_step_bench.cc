@@ -57,9 +57,17 @@ void Row(const std::string& json) {
 
 template <typename... Values>
 std::string Text(const char* format, Values... values) {
-  char text[600];
-  std::snprintf(text, sizeof text, format, values...);
+  std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format, values...)), '\0');
+  std::snprintf(text.data(), text.size() + 1, format, values...);
   return text;
+}
+
+// Returns a JSON string; a character that JSON escapes becomes '?'.
+std::string JsonText(std::string text) {
+  for (char& one : text) {
+    if (one == '"' || one == '\\' || static_cast<unsigned char>(one) < ' ') one = '?';
+  }
+  return '"' + text + '"';
 }
 
 void Result(const std::string& row, const std::string& unit, double value) {
@@ -69,7 +77,7 @@ void Result(const std::string& row, const std::string& unit, double value) {
 
 void Require(bool good, const std::string& what) {
   if (good) return;
-  Row(Text("{\"error\": \"%s\"}", what.c_str()));
+  Row("{\"error\": " + JsonText(what) + "}");
   std::exit(1);
 }
 
@@ -451,7 +459,7 @@ void Bench::Clocks() {
     char line[100];
     for (int i = 0; i < 8 && pipe != nullptr && std::fgets(line, sizeof line, pipe) != nullptr;
          ++i) {
-      samples += (i == 0 ? "[" : ", [") + std::string(line, std::strcspn(line, "\n")) + "]";
+      samples += (i == 0 ? "" : ", ") + JsonText(std::string(line, std::strcspn(line, "\n")));
     }
     if (pipe != nullptr) pclose(pipe);
     is_over = true;

@@ -91,6 +91,7 @@ class Kit:
         self.device, self.machine = "cpu", {"cpu": cpu_name(), "cores": os.cpu_count(),
                                             "kernel": platform.release()}
         self.parts, self.rows, self.making = [], [], {}
+        self.unread = 0  # lines of the current part that are not JSON, although they begin like it
         (out / "log").mkdir(parents=True, exist_ok=True)
 
     def look_around(self):
@@ -124,6 +125,16 @@ class Kit:
                     holds = row["median"] <= bar if sign == "<=" else row["median"] >= bar
                     row.update(bar=f"{sign} {bar}", holds=holds)
         self.rows.append(row)
+
+    def add_rows(self, part, said):
+        """Adds the rows that a program printed. A line that is not JSON, such as a line that a kill
+        cut, stays in the log; the state of the part says so."""
+        for line in said.splitlines():
+            if line.startswith('{"'):
+                try:
+                    self.add(part, json.loads(line))
+                except ValueError:
+                    self.unread += 1
 
     def derive(self):
         """Adds the rows of DERIVED if all their rows were measured."""
@@ -166,9 +177,7 @@ class Kit:
                 child.wait()
                 status = None
         said = log.read_bytes()[begin:].decode(errors="replace")
-        for line in said.splitlines():
-            if line.startswith('{"'):
-                self.add(part, json.loads(line))
+        self.add_rows(part, said)
         if status is None:
             raise NotRun(f"ended after {limit:.0f} s; rows until then are kept")
         if status != 0:
@@ -177,7 +186,7 @@ class Kit:
             raise NotRun(why) if status == NOT_RUN else Failed(f"status {status}: {why}")
 
     def run(self, name, part):
-        begin = time.monotonic()
+        begin, self.unread = time.monotonic(), 0
         told = {"part": name, "state": "ran"}
         try:
             if begin >= self.ends:
@@ -188,6 +197,8 @@ class Kit:
             told.update(state=state, why=str(why))
         except Exception as error:  # an error in one part must not stop the remaining parts
             told.update(state="failed", why=f"{type(error).__name__}: {error}"[:500])
+        if self.unread:
+            told["lines_not_json"] = self.unread
         told["seconds"] = round(time.monotonic() - begin, 1)
         self.parts.append(told)
         self.write()

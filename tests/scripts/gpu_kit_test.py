@@ -64,23 +64,43 @@ class GpuKit(unittest.TestCase):
         (self.kit / "lib/libold.so").unlink()
         self.assertIn("libold.so => not found", self.unloadable()[0])
 
+    def open_kit(self, device="cpu"):
+        (self.kit / "commit").write_text("1\n")
+        kit = gpu_kit.Kit(self.kit, self.kit / "out", 60, self.kit)
+        self.addCleanup(shutil.rmtree, kit.work)
+        kit.device = device
+        return kit
+
+    def script(self, name, text):
+        """Makes a program of the kit from a shell script."""
+        (self.kit / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.kit / "bin" / name).chmod(0o755)
+
     def test_parts_with_an_unloadable_program_are_not_run(self):
-        for name, text in (("commit", "1\n"), ("torch_version", "2.11.0\n"),
+        for name, text in (("torch_version", "2.11.0\n"),
                            ("unloadable", "gpu_step_bench: undefined symbol: Sum\n"
                                           "model_probe: undefined symbol: Sum\n")):
             (self.kit / name).write_text(text)
-        kit = gpu_kit.Kit(self.kit, self.kit / "out", 60, self.kit)
-        self.addCleanup(shutil.rmtree, kit.work)
+        kit = self.open_kit()
         for name in ("steps", "tokens"):
             kit.run(name, gpu_kit.PARTS[name])
         self.assertEqual([part["state"] for part in kit.parts], ["not run", "not run"])
         self.assertIn("it needs torch 2.11.0, or g++ for --compile: model_probe: undefined",
                       kit.parts[1]["why"])
 
+    def test_lines_that_are_not_json_lose_no_other_row(self):
+        self.script("device_step_bench", """
+            echo '{"under load": [1980, [N/A]]}'
+            echo '{"row": "'"$2"': a", "unit": "ms", "values": [1]}'
+            printf '{"row": "cut'""")
+        kit = self.open_kit("cuda")
+        kit.run("bars-integers", gpu_kit.PARTS["bars-integers"])
+        self.assertEqual([row["row"] for row in kit.rows], ["4B: a", "4B: a", "27B: a"])
+        self.assertEqual((kit.parts[0]["state"], kit.parts[0]["lines_not_json"]), ("ran", 6))
+        self.assertIn("[N/A]", (self.kit / "out/log/bars-integers.txt").read_text())
+
     def test_bars_are_met_missed_or_not_run(self):
-        (self.kit / "commit").write_text("1\n")
-        kit = gpu_kit.Kit(self.kit, self.kit / "out", 60, self.kit)
-        self.addCleanup(shutil.rmtree, kit.work)
+        kit = self.open_kit()
         for part, row, value in (("probes", "device memory, read", 3000),
                                  ("bars-4b", "4B, bf16: bytes of a token", 8.0),
                                  ("bars-4b", "4B, bf16: tuned step of 1 sequences", 3.2),
