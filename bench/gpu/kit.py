@@ -31,6 +31,7 @@ GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
 BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that failed": ("<=", 0),
         "other logits after a restore": ("<=", 0), "that differ from the CPU's": ("<=", 0),
         "that differ from the emulation's": ("<=", 0), "finds nothing": (">=", 1),
+        "ran and nothing differs": (">=", 1),
         "differ from mma.sync's": ("<=", 0),
         "270M: a step of 1 sequences, chosen tilings, with overlap": ("<=", 1.0),
         "1B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 2.2),
@@ -77,6 +78,10 @@ NOT_RUN = 77  # exit status of a program that cannot run here
 
 class NotRun(Exception):
     """This part of the kit cannot run on this machine; the message says why."""
+
+
+class TimedOut(NotRun):
+    """A program did not end within its own limit."""
 
 
 class Failed(NotRun):
@@ -161,8 +166,8 @@ class Kit:
 
     def command(self, part, *argv, limit):
         """Runs a program and adds the rows that it prints. Kills its process group at `limit`
-        seconds. Raises NotRun or Failed if it does not succeed."""
-        limit = min(limit, self.ends - time.monotonic())
+        seconds. Raises NotRun, TimedOut or Failed if it does not succeed."""
+        whole, limit = limit, min(limit, self.ends - time.monotonic())
         if limit < 1:
             raise NotRun("the time was spent before its turn")
         log = self.out / "log" / f"{part}.txt"
@@ -179,11 +184,28 @@ class Kit:
         said = log.read_bytes()[begin:].decode(errors="replace")
         self.add_rows(part, said)
         if status is None:
-            raise NotRun(f"ended after {limit:.0f} s; rows until then are kept")
+            why = f"ended after {limit:.0f} s; rows until then are kept"
+            raise TimedOut(why) if limit == whole else NotRun(f"{why}; the kit's time was over")
         if status != 0:
             last = [line for line in said.splitlines() if line.strip()][-1:] or ["nothing said"]
             why = last[0][:300]
             raise NotRun(why) if status == NOT_RUN else Failed(f"status {status}: {why}")
+
+    def commands(self, part, argvs, limit, row=""):
+        """Runs independent programs, {name: argv}, also after a program that does not succeed. Then
+        raises the reasons as one error. `row`: adds this row for each program, with its name for
+        {}: 1 if the program succeeded, 0 if it failed or did not end."""
+        faults = {}
+        for name, argv in argvs.items():
+            try:
+                self.command(part, *argv, limit=limit)
+            except NotRun as fault:
+                faults[name] = fault
+            if row and type(faults.get(name)) is not NotRun:
+                self.one(part, row.format(name), "works", int(name not in faults))
+        for kind in (Failed, TimedOut, NotRun):
+            if any(isinstance(fault, kind) for fault in faults.values()):
+                raise kind("; ".join(f"{name}: {fault}" for name, fault in faults.items())[:500])
 
     def run(self, name, part):
         begin, self.unread = time.monotonic(), 0
@@ -263,37 +285,34 @@ def cpu_name():
 
 def probes(kit, name):
     kit.needs_device()
-    kit.command(name, kit.folder / "bin/gpu_probes", 7, limit=40)
-    kit.command(name, *kit.python("bench/gpu/peer.py"), "-", kit.device, "bfloat16", "rate", 8192,
-                7, limit=40)
+    rate = ("-", kit.device, "bfloat16", "rate", 8192, 7)
+    kit.commands(name, {"gpu_probes": (kit.folder / "bin/gpu_probes", 7),
+                        "rate": (*kit.python("bench/gpu/peer.py"), *rate)}, limit=40)
 
 
 def tensor_cores(kit, name):
     kit.needs_device()
-    for part in ("mma", "wgmma", "chains", "integers"):
-        try:
-            kit.command(name, kit.folder / "bin/gpu_tensor_core_probe", "--part", part, "--json",
-                        kit.out / f"tensor_cores_{part}.json", "--observed",
-                        kit.out / f"tensor_cores_{part}.bin", limit=25)
-        except Failed as why:
-            print(f"  {part}: {why}")
-            kit.one(name, f"{part} ran and nothing differs", "works", 0)
+    kit.commands(name, {part: (kit.folder / "bin/gpu_tensor_core_probe", "--part", part, "--json",
+                               kit.out / f"tensor_cores_{part}.json", "--observed",
+                               kit.out / f"tensor_cores_{part}.bin")
+                        for part in ("mma", "wgmma", "chains", "integers")},
+                 limit=25, row="{} ran and nothing differs")
 
 
 def device_bench(limit, *runs):
     def part(kit, name):
         kit.needs_device()
-        for run in runs:
-            kit.command(name, kit.folder / "bin/device_step_bench", *run, limit=limit)
+        program = kit.folder / "bin/device_step_bench"
+        kit.commands(name, {" ".join(run): (program, *run) for run in runs}, limit)
     return part
 
 
 def device_bits(kit, name):
     kit.needs_device()
-    for bf16 in ((), ("bf16",)):
-        for model in ("270M", "1B", "4B"):
-            kit.command(name, kit.folder / "bin/device_step_bench", "digests", model,
-                        kit.folder / "digests.txt", *bf16, limit=40)
+    program = (kit.folder / "bin/device_step_bench", "digests")
+    kit.commands(name, {f"{model}{kind}": (*program, model, kit.folder / "digests.txt", *more)
+                        for kind, more in (("", ()), (", bf16", ("bf16",)))
+                        for model in ("270M", "1B", "4B")}, limit=40)
 
 
 def of_parts(command, limit, *more, geometry=None):
@@ -309,16 +328,17 @@ def of_parts(command, limit, *more, geometry=None):
 
 
 def tests(kit, name):
-    failed = 0
+    fault = None
     try:
         kit.command(name, kit.folder / "bin/hearth_gpu_test", limit=60)
-    except Failed as why:
-        print(f"  {why}")
-        failed = 1
-    kit.one(name, "tests that failed", "programs", failed)
+    except (Failed, TimedOut) as why:
+        fault = why
+    kit.one(name, "tests that failed", "programs", int(fault is not None))
     said = (kit.out / "log" / f"{name}.txt").read_text(errors="replace")
     skipped = re.findall(r"\[  SKIPPED \] (\d+) test", said)
     kit.one(name, "tests that were skipped", "tests", sum(map(int, skipped)))
+    if fault:
+        raise fault
 
 
 def steps(geometry, dtype=None):
@@ -359,19 +379,14 @@ def sanitizers(tools, program, *arguments):
         kit.needs_device()
         if not shutil.which("compute-sanitizer"):
             raise NotRun("compute-sanitizer is not installed")
-        for tool in tools:
-            # memcheck: API errors are not reported, because a test allocates too much memory on
-            # purpose. initcheck: reports memory as unwritten if another process has written it.
-            more = ["--report-api-errors", "no"] if tool == "memcheck" else []
-            tests = ["--gtest_filter=-CudaImport.*"] if tool == "initcheck" else []
-            works = 1
-            try:
-                kit.command(name, "compute-sanitizer", "--error-exitcode", 9, "--tool", tool, *more,
-                            kit.folder / "bin" / program, *arguments, *tests, limit=60)
-            except Failed as why:
-                print(f"  {tool}: {why}")
-                works = 0
-            kit.one(name, f"{program}: {tool} runs and finds nothing", "works", works)
+        # memcheck: API errors are not reported, because a test allocates too much memory on
+        # purpose. initcheck: reports memory as unwritten if another process has written it.
+        flags = {"memcheck": ("--report-api-errors", "no")}
+        tests = {"initcheck": ("--gtest_filter=-CudaImport.*",)}
+        kit.commands(name, {tool: ("compute-sanitizer", "--error-exitcode", 9, "--tool", tool,
+                                   *flags.get(tool, ()), kit.folder / "bin" / program, *arguments,
+                                   *tests.get(tool, ())) for tool in tools},
+                     limit=60, row=program + ": {} runs and finds nothing")
     return part
 
 

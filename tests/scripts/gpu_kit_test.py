@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench/gpu"))
@@ -98,6 +99,37 @@ class GpuKit(unittest.TestCase):
         self.assertEqual([row["row"] for row in kit.rows], ["4B: a", "4B: a", "27B: a"])
         self.assertEqual((kit.parts[0]["state"], kit.parts[0]["lines_not_json"]), ("ran", 6))
         self.assertIn("[N/A]", (self.kit / "out/log/bars-integers.txt").read_text())
+
+    def test_failed_run_stops_no_other_run(self):
+        self.script("device_step_bench", """
+            echo '{"row": "'"$2 $4"': results that differ", "unit": "", "values": [0]}'
+            echo "no memory" && [[ $2 != 1B ]]""")
+        kit = self.open_kit("cuda")
+        kit.run("bits", gpu_kit.PARTS["bits"])
+        self.assertEqual(len(kit.rows), 6)
+        self.assertEqual((kit.parts[0]["state"], kit.parts[0]["why"]),
+                         ("failed", "1B: status 1: no memory; 1B, bf16: status 1: no memory"))
+
+    def test_program_that_hangs_stops_no_other_check(self):
+        self.script("gpu_tensor_core_probe", """
+            [[ $2 == mma ]] && exec tail -f /dev/null
+            [[ $2 != chains ]]""")
+        kit = self.open_kit("cuda")
+        command = kit.command
+        with unittest.mock.patch.object(
+                kit, "command", lambda *argv, limit: command(*argv, limit=1)):
+            kit.run("tensor-cores", gpu_kit.PARTS["tensor-cores"])
+        self.assertEqual({row["row"].partition(" ")[0]: row["median"] for row in kit.rows},
+                         {"mma": 0, "wgmma": 1, "chains": 0, "integers": 1})
+        self.assertEqual(kit.parts[0]["state"], "failed")
+        self.assertIn("mma: ended after 1 s", kit.parts[0]["why"])
+
+    def test_check_without_time_has_no_result(self):
+        kit = self.open_kit("cuda")
+        kit.ends = 0
+        with self.assertRaisesRegex(gpu_kit.NotRun, "the time was spent"):
+            gpu_kit.PARTS["tensor-cores"](kit, "tensor-cores")
+        self.assertEqual(kit.rows, [])
 
     def test_bars_are_met_missed_or_not_run(self):
         kit = self.open_kit()
