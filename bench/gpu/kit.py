@@ -73,6 +73,7 @@ for _model, _peer, _bar in (("270M", "layers", 0.8), ("1B", "layers-1b", 0.8),
     DERIVED.append((_row, "times", 1, [f" {_model}, bf16: tuned step of 1 sequences"],
                     [f"{_peer}: {_of}"]))
     BARS[_row] = ("<=", _bar)
+KILL_SECONDS = 10  # within which a killed program must end
 NOT_RUN = 77  # exit status of a program that cannot run here
 
 
@@ -96,6 +97,7 @@ class Kit:
         self.device, self.machine = "cpu", {"cpu": cpu_name(), "cores": os.cpu_count(),
                                             "kernel": platform.release()}
         self.parts, self.rows, self.making = [], [], {}
+        self.lost = ""  # why no part can run any more
         self.unread = 0  # lines of the current part that are not JSON, although they begin like it
         (out / "log").mkdir(parents=True, exist_ok=True)
 
@@ -106,9 +108,12 @@ class Kit:
         if torch.cuda.is_available():
             self.device = "cuda"
             self.machine["gpu"] = torch.cuda.get_device_name(0)
-            asked = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,memory.total",
-                                    "--format=csv,noheader"], capture_output=True, text=True)
-            self.machine["driver"] = asked.stdout.strip() or "nvidia-smi printed nothing"
+            try:
+                self.machine["driver"] = self.command(
+                    "driver", "nvidia-smi", "--query-gpu=driver_version,memory.total",
+                    "--format=csv,noheader", limit=20).strip()
+            except NotRun as why:
+                self.machine["driver"] = f"nvidia-smi: {why}"
 
     def write(self):
         commit = (self.folder / "commit").read_text().strip()
@@ -165,24 +170,27 @@ class Kit:
         self.add(part, {"row": row, "unit": unit, "values": list(values)})
 
     def command(self, part, *argv, limit):
-        """Runs a program and adds the rows that it prints. Kills its process group at `limit`
-        seconds. Raises NotRun, TimedOut or Failed if it does not succeed."""
+        """Runs a program, adds the rows that it prints and returns its output. Kills its process
+        group at `limit` seconds. Raises NotRun, TimedOut or Failed if it does not succeed."""
+        if self.lost:
+            raise NotRun(self.lost)
         whole, limit = limit, min(limit, self.ends - time.monotonic())
         if limit < 1:
             raise NotRun("the time was spent before its turn")
         log = self.out / "log" / f"{part}.txt"
         begin = log.stat().st_size if log.exists() else 0
         with open(log, "ab") as output:
-            child = subprocess.Popen([str(a) for a in argv], stdout=output, stderr=output,
-                                     stdin=subprocess.DEVNULL, start_new_session=True)
+            child = start(argv, output)
             try:
                 status = child.wait(limit)
             except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
                 status = None
+                if not end(child):
+                    self.lost = f"the device is lost: {argv[0]} of {part} could not be ended"
         said = log.read_bytes()[begin:].decode(errors="replace")
         self.add_rows(part, said)
+        if self.lost:
+            raise Failed(self.lost)
         if status is None:
             why = f"ended after {limit:.0f} s; rows until then are kept"
             raise TimedOut(why) if limit == whole else NotRun(f"{why}; the kit's time was over")
@@ -190,6 +198,7 @@ class Kit:
             last = [line for line in said.splitlines() if line.strip()][-1:] or ["nothing said"]
             why = last[0][:300]
             raise NotRun(why) if status == NOT_RUN else Failed(f"status {status}: {why}")
+        return said
 
     def commands(self, part, argvs, limit, row=""):
         """Runs independent programs, {name: argv}, also after a program that does not succeed. Then
@@ -211,6 +220,8 @@ class Kit:
         begin, self.unread = time.monotonic(), 0
         told = {"part": name, "state": "ran"}
         try:
+            if self.lost:
+                raise NotRun(self.lost)
             if begin >= self.ends:
                 raise NotRun("the time was spent before its turn")
             part(self, name)
@@ -262,8 +273,7 @@ class Kit:
         """Starts making the weights in the background, because it takes a minute of one core."""
         for geometry in GEOMETRIES if self.device == "cuda" else ():
             with open(self.out / "log/weights.txt", "ab") as log:
-                self.making[geometry] = subprocess.Popen(
-                    [str(a) for a in self.weights_command(geometry)], stdout=log, stderr=log)
+                self.making[geometry] = start(self.weights_command(geometry), log)
 
     def small(self):
         """Returns --model if given, else a 270M model with random weights or, without a device, a
@@ -274,6 +284,26 @@ class Kit:
 
     def dtype(self):
         return "bfloat16" if self.device == "cuda" else "float32"
+
+
+def start(argv, output):
+    """Starts a program in a process group of its own. Raises Failed if there is no such program."""
+    try:
+        return subprocess.Popen([str(a) for a in argv], stdout=output, stderr=output,
+                                stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        raise Failed(str(error)) from None
+
+
+def end(child):
+    """Kills the process group of a child. Returns False if the child does not end, because it is in
+    an uninterruptible call of a driver."""
+    os.killpg(child.pid, signal.SIGKILL)
+    try:
+        child.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def cpu_name():
@@ -450,8 +480,7 @@ def main():
                 kit.make_weights()
     finally:
         for making in kit.making.values():
-            making.kill()
-            making.wait()
+            end(making)
         kit.derive()
         kit.write()
         kit.report()

@@ -5,6 +5,7 @@ Run as: python gpu_kit_test.py [unittest arguments]
 
 import contextlib
 import io
+import os
 import pathlib
 import re
 import shutil
@@ -130,6 +131,24 @@ class GpuKit(unittest.TestCase):
         with self.assertRaisesRegex(gpu_kit.NotRun, "the time was spent"):
             gpu_kit.PARTS["tensor-cores"](kit, "tensor-cores")
         self.assertEqual(kit.rows, [])
+
+    def test_program_that_cannot_be_ended_ends_later_parts(self):
+        kit, start, children = self.open_kit(), gpu_kit.start, []
+        with unittest.mock.patch.object(gpu_kit, "KILL_SECONDS", 0.01), \
+                unittest.mock.patch("os.killpg"), unittest.mock.patch.object(
+                    gpu_kit, "start", lambda *of: children.append(start(*of)) or children[-1]):
+            kit.run("probes", lambda kit, name: kit.command(
+                name, "tail", "-f", "/dev/null", limit=1))
+            kit.run("bits", gpu_kit.PARTS["bits"])
+        self.assertEqual(len(children), 1)
+        self.assertTrue(gpu_kit.end(children[0]))
+        why = "the device is lost: tail of probes could not be ended"
+        self.assertEqual([(part["state"], part["why"]) for part in kit.parts],
+                         [("failed", why), ("not run", why)])
+
+    def test_missing_program_is_a_failure_with_its_name(self):
+        with self.assertRaisesRegex(gpu_kit.Failed, "No such file.*no-such-program"):
+            self.open_kit().command("driver", "no-such-program", limit=5)
 
     def test_bars_are_met_missed_or_not_run(self):
         kit = self.open_kit()
