@@ -5,7 +5,6 @@ Run as: python gpu_kit_test.py [unittest arguments]
 
 import contextlib
 import io
-import os
 import pathlib
 import re
 import shutil
