@@ -11,7 +11,8 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 TORCH_VERSION=2.11.0
 PROGRAMS=(bin/hearth-worker bin/hearth-store bin/hearthctl bin/gpu_step_bench bin/gpu_probes
-  bin/gpu_tensor_core_probe bin/device_step_bench tests/model_probe tests/hearth_gpu_test)
+  bin/gpu_tensor_core_probe bin/device_step_bench bin/device_restore_bench tests/model_probe
+  tests/hearth_gpu_test)
 # The programs that link libtorch.
 WITH_TORCH=(bin/hearth-worker bin/gpu_step_bench tests/model_probe)
 # For "run": Python programs, and the sources and headers that compile() needs.

@@ -52,12 +52,24 @@ BARS.update({"4B, bf16: tuned prefill of 32768 tokens": ("<=", 620),
              "4B, q8_0: tuned step of 1 sequences": ("<=", 2.6),
              "4B, q4_0: tuned step of 1 sequences": ("<=", 1.9),
              "27B, q4_0: tuned step of 1 sequences": ("<=", 8.5),
-             "4B, q8_0: tuned prefill of 2048 tokens": ("<=", 65)})
+             "4B, q8_0: tuned prefill of 2048 tokens": ("<=", 65),
+             "4B, bf16: decode step beside a restore over alone": ("<=", 1.15),
+             "4B, bf16: first launch after 32768 tokens from the gpu tier": ("<=", 3),
+             "4B, bf16: first launch after 32768 tokens from the worker's pool": ("<=", 1)})
 
 # Rows computed from the medians of other rows: (row, unit, factor, numerators, denominators); the
 # other rows are named by the ends of "part: row".
 DERIVED = [("service-bf16-4b: share of the pinned rate", "%", 100,
-            ["service-bf16-4b: rate of a restore, host"], ["pinned to device"])]
+            ["service-bf16-4b: rate of a restore, host"], ["pinned to device"]),
+           ("4B, bf16: offloaded token over its bytes' time", "times", 1e-3,
+            [" 4B, bf16: token after 32768 offloaded tokens", "pinned to device"],
+            [" 4B, bf16: bytes of 32768 offloaded tokens"])]
+BARS[DERIVED[-1][0]] = ("<=", 2.0)
+for _tokens in (2048, 32768):
+    _row = f"4B, bf16: restore of {_tokens} tokens, share of the pinned rate"
+    DERIVED.append((_row, "%", 100, [f" 4B, bf16: rate of a restore of {_tokens} tokens"],
+                    ["pinned to device"]))
+    BARS[_row] = (">=", 80)
 for _model in ("270M", "1B", "4B", "12B", "27B"):
     for _kind in ("", ", bf16", ", q8_0", ", q4_0"):
         _name = f" {_model}{_kind}: "
@@ -345,6 +357,11 @@ def device_bits(kit, name):
                         for model in ("270M", "1B", "4B")}, limit=40)
 
 
+def restore(kit, name):
+    shape = ("cuda", "4B") if kit.device == "cuda" else ("emulated", "tiny")
+    kit.command(name, kit.folder / "bin/device_restore_bench", *shape, limit=40)
+
+
 def of_parts(command, limit, *more, geometry=None):
     def part(kit, name):
         if command == "tokens":
@@ -429,6 +446,7 @@ PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts(
          "probes": probes,
          **{f"bars-{model.lower()}": device_bench(60, ("bars", model, "bf16"))
             for model in ("4B", "270M", "1B", "27B", "12B")},
+         "restore": restore,
          "bars-integers": device_bench(60, ("bars", "4B", "q8_0"), ("bars", "4B", "q4_0"),
                                        ("bars", "27B", "q4_0")),
          "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),

@@ -1,6 +1,7 @@
 """Tests scripts/gpu_kit.sh and bench/gpu/kit.py without a GPU, torch or a packed kit.
 
-Run as: python gpu_kit_test.py [unittest arguments]
+Run as: python gpu_kit_test.py BIN_DIR [unittest arguments]
+BIN_DIR: the build's programs; without a worker it has no device_restore_bench.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import unittest
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN_DIR = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 
 import kit as gpu_kit  # noqa: E402  (path set above)
@@ -152,6 +154,10 @@ class GpuKit(unittest.TestCase):
     def test_bars_are_met_missed_or_not_run(self):
         kit = self.open_kit()
         for part, row, value in (("probes", "device memory, read", 3000),
+                                 ("probes", "pinned to device", 50),
+                                 ("restore", "4B, bf16: rate of a restore of 2048 tokens", 45),
+                                 ("restore", "4B, bf16: token after 32768 offloaded tokens", 24),
+                                 ("restore", "4B, bf16: bytes of 32768 offloaded tokens", 0.6),
                                  ("bars-4b", "4B, bf16: bytes of a token", 8.0),
                                  ("bars-4b", "4B, bf16: tuned step of 1 sequences", 3.2),
                                  ("bars-4b", "4B, bf16: rate of 32 sequences", 6499),
@@ -160,7 +166,10 @@ class GpuKit(unittest.TestCase):
             kit.one(part, row, "unit", value)
         kit.derive()
         derived = {row["row"]: row["median"] for row in kit.rows if row["part"] == "derived"}
-        self.assertEqual(derived, {"4B, bf16: share of the bandwidth": 83.333,
+        self.assertEqual(derived, {"4B, bf16: offloaded token over its bytes' time": 2.0,
+                                   "4B, bf16: restore of 2048 tokens, share of the pinned rate":
+                                       90.0,
+                                   "4B, bf16: share of the bandwidth": 83.333,
                                    "4B, bf16: a token over layers-4b": 0.8})
         with contextlib.redirect_stdout(io.StringIO()) as said:
             kit.report()
@@ -169,6 +178,30 @@ class GpuKit(unittest.TestCase):
         self.assertIn("met      4B, bf16: share of the bandwidth >= 68: 83.333", lines)
         self.assertIn("MISSED   4B, bf16: rate of 32 sequences >= 6500: 6499", lines)
         self.assertIn("not run  12B, bf16: share of the bandwidth >= 77", lines)
+
+    @unittest.skipUnless((BIN_DIR / "hearth-worker").is_file(), "built without a worker")
+    def test_restore_part_gives_rows_of_its_bars(self):
+        program = "device_restore_bench"
+        (self.kit / "bin" / program).symlink_to(BIN_DIR / program)
+        kit = self.open_kit()
+        kit.run("restore", gpu_kit.PARTS["restore"])
+        self.assertEqual([part["state"] for part in kit.parts], ["ran"], kit.parts)
+        rows = {row["row"].replace("tiny", "4B").replace(" 64 ", " 2048 ").replace(
+            " 128 ", " 32768 "): row for row in kit.rows}
+        other = rows.pop("4B, bf16: other logits after a restore")
+        self.assertEqual((other["unit"], other["values"]), ("of 51", [0]))
+        self.assertEqual(rows["4B, bf16: bytes of 32768 offloaded tokens"]["values"],
+                         [128 * 2 * 2 * 64 * 2 / 1e9])
+        self.assertEqual({len(row["values"]) for name, row in rows.items() if "bytes" not in name},
+                         {9})
+        kit.rows.clear()
+        kit.one("probes", "pinned to device", "GB/s", 50)
+        for name, row in rows.items():
+            kit.one("restore", name, row["unit"], *row["values"])
+        kit.derive()
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            kit.report()
+        self.assertEqual(len(re.findall("^(met|MISSED) ", said.getvalue(), re.M)), 6)
 
     def test_kit_has_every_header_that_it_compiles(self):
         packed = in_script('printf "%s\\n" "${FILES[@]}"').split()
