@@ -27,12 +27,9 @@ import time
 # {model: layer_types of a shortened model; None: all layers}. The 27B has two periods of five local
 # layers and a global layer.
 GEOMETRIES = {"1b": None, "4b": None, "27b": "lllllg" * 2}
-# {end of "part: row": (comparison, bar)}: results that must hold.
-BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that failed": ("<=", 0),
-        "other logits after a restore": ("<=", 0), "that differ from the CPU's": ("<=", 0),
-        "that differ from the emulation's": ("<=", 0), "finds nothing": (">=", 1),
-        "ran and nothing differs": (">=", 1),
-        "differ from mma.sync's": ("<=", 0),
+# {end of "part: row", or "part: ... end" of all such rows: (comparison, bar)}: results that must
+# hold. The second form is not met if the part did not run to its end.
+BARS = {"differ from mma.sync's": ("<=", 0),
         "270M: a step of 1 sequences, chosen tilings, with overlap": ("<=", 1.0),
         "1B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 2.2),
         "4B: a step of 1 sequences, chosen tilings, with overlap": ("<=", 4.8),
@@ -43,6 +40,16 @@ BARS = {"greedy tokens that differ from transformers'": ("<=", 0), "tests that f
         "service-bf16-4b: first token behind 2048 tokens, chunks of 128, restored, host":
             ("<=", 12),
         "service-bf16-4b: share of the pinned rate": (">=", 80)}
+for _end, _sign, _bar, *_parts in (
+        ("that differ from the CPU's", "<=", 0, "bits", "workers", "workers-bf16", "workers-int8"),
+        ("tokens that differ from transformers'", "<=", 0, "tokens"),
+        ("tests that failed", "<=", 0, "tests"),
+        ("other logits after a restore", "<=", 0, "restore", "tokens", "service-bf16",
+         "service-bf16-4b", "service-invariant", "service", "service-512"),
+        ("that differ from the emulation's", "<=", 0, "sanitizers"),
+        ("finds nothing", ">=", 1, "sanitizers", "sanitizers-store"),
+        ("ran and nothing differs", ">=", 1, "tensor-cores")):
+    BARS.update({f"{_part}: ... {_end}": (_sign, _bar) for _part in _parts})
 for _model, _share, _prefill in (("270M", 28, 5), ("1B", 45, 12), ("4B", 68, 36),
                                  ("12B", 77, None), ("27B", 80, 230)):
     BARS[f"{_model}, bf16: share of the bandwidth"] = (">=", _share)
@@ -85,6 +92,14 @@ for _model, _peer, _bar in (("270M", "layers", 0.8), ("1B", "layers-1b", 0.8),
     DERIVED.append((_row, "times", 1, [f" {_model}, bf16: tuned step of 1 sequences"],
                     [f"{_peer}: {_of}"]))
     BARS[_row] = ("<=", _bar)
+# Parts that print the rows of other bars and of DERIVED: (pattern of the name, part); the first
+# match decides. A part that the name begins with needs no pattern.
+SOURCES = [("pinned to device|device memory, read", "probes"), ("differ from mma.sync's", "bits"),
+           ("4B, bf16: .*(restore|tier|pool|offloaded)", "restore"),
+           ("270M: (a step|throughput)", "device-270m"), ("1B: a step", "device-1b"),
+           ("4B: a step", "device-4b"), ("q8_0|q4_0", "bars-integers"),
+           *((f"{_model}, bf16: ", f"bars-{_model.lower()}")
+             for _model in ("270M", "1B", "4B", "12B", "27B"))]
 KILL_SECONDS = 10  # within which a killed program must end
 NOT_RUN = 77  # exit status of a program that cannot run here
 
@@ -128,11 +143,13 @@ class Kit:
                 self.machine["driver"] = f"nvidia-smi: {why}"
 
     def write(self):
+        self.derive()
         commit = (self.folder / "commit").read_text().strip()
         made = "270M" if self.device == "cuda" else "tiny model"
         weights = f"of {self.model}" if self.model else f"of a {made}, made here"
         figures = {"commit": commit, "machine": self.machine, "device": self.device,
-                   "weights": weights, "parts": self.parts, "rows": self.rows}
+                   "weights": weights, "parts": self.parts, "bars": self.report(),
+                   "rows": self.rows}
         text = json.dumps(figures, indent=1) + "\n"
         (self.out / "figures.json.new").write_text(text)
         (self.out / "figures.json.new").rename(self.out / "figures.json")
@@ -143,7 +160,7 @@ class Kit:
         if values:
             row.update(median=statistics.median(values), min=min(values), max=max(values))
             for name, (sign, bar) in BARS.items():
-                if f"{part}: {line['row']}".endswith(name):
+                if is_named(row, name):
                     holds = row["median"] <= bar if sign == "<=" else row["median"] >= bar
                     row.update(bar=f"{sign} {bar}", holds=holds)
         self.rows.append(row)
@@ -159,24 +176,61 @@ class Kit:
                     self.unread += 1
 
     def derive(self):
-        """Adds the rows of DERIVED if all their rows were measured."""
+        """Adds the rows of DERIVED if all their rows were measured; replaces those added before."""
+        self.rows = [row for row in self.rows if "derived" not in row]
         for name, unit, factor, *sides in DERIVED:
             medians = [[next((row["median"] for row in self.rows if "median" in row and
-                              f"{row['part']}: {row['row']}".endswith(end)), None) for end in side]
-                       for side in sides]
-            if None not in medians[0] + medians[1]:
+                              is_named(row, end)), None) for end in side] for side in sides]
+            if None not in medians[0] + medians[1] and 0 not in medians[1]:
                 value = factor * math.prod(medians[0]) / math.prod(medians[1])
                 part = name.partition(": ")[0] if name.startswith("service") else "derived"
-                self.one(part, name.removeprefix(f"{part}: "), unit, round(value, 3))
+                self.add(part, {"row": name.removeprefix(f"{part}: "), "unit": unit,
+                                "values": [round(value, 3)], "derived": True})
 
     def report(self):
-        """Prints for each bar whether it is met; the worst row decides."""
+        """Returns the state of each bar; the worst row decides. Without a figure, or with figures
+        of a part that did not run to its end, also returns why."""
+        bars = []
         for name, (sign, bar) in BARS.items():
-            rows = [row for row in self.rows if row.get("median") is not None and
-                    f"{row['part']}: {row['row']}".endswith(name)]
-            worst = (max if sign == "<=" else min)((row["median"] for row in rows), default=None)
-            state = "not run" if not rows else "met" if all(r["holds"] for r in rows) else "MISSED"
-            print(f"{state:8} {name} {sign} {bar}" + ("" if worst is None else f": {worst:.6g}"))
+            rows = [row for row in self.rows if "median" in row and is_named(row, name)]
+            holds, why = all(row["holds"] for row in rows), ""
+            if not rows or " ... " in name:
+                why = self.why_no_figure(name)
+            told = {"bar": f"{name} {sign} {bar}", "state": "met" if holds else "MISSED"}
+            if holds and (why or not rows):
+                failed = {part["part"] for part in self.parts if part["state"] == "failed"}
+                told["state"] = "failed" if failed.intersection(sources(name)) else \
+                    "partly" if rows else "not run"
+            if rows:
+                told["figure"] = (max if sign == "<=" else min)(row["median"] for row in rows)
+            bars.append({**told, "why": why} if why else told)
+        return bars
+
+    def print_report(self):
+        for told in self.report():
+            print(f"{told['state']:8} {told['bar']}" +
+                  (f": {told['figure']:.6g}" if "figure" in told else "") +
+                  (f" ({told['why']})" if "why" in told else ""))
+
+    def why_no_figure(self, bar):
+        """Returns why rows of a bar are missing, "" if none is known to be missing."""
+        reasons = []
+        for end in ends_of(bar):
+            rows = [row for row in self.rows if is_named(row, end)]
+            if " ... " not in end and any("median" in row for row in rows):
+                continue
+            reasons += [row["why"] for row in rows if row.get("why")]
+            for name in sources(end):
+                part = next((of for of in self.parts if of["part"] == name), None)
+                if part is None:
+                    reasons.append(f"{name} was not asked for")
+                elif part["state"] != "ran":
+                    reasons.append(f"{name} {part['state']}: {part['why']}")
+                elif "lines_not_json" in part:
+                    reasons.append(f"lines of {name} are not JSON: {part['lines_not_json']}")
+                elif not rows:
+                    reasons.append(f"{name} ran without this row")
+        return "; ".join(dict.fromkeys(reasons))
 
     def one(self, part, row, unit, *values):
         self.add(part, {"row": row, "unit": unit, "values": list(values)})
@@ -296,6 +350,30 @@ class Kit:
 
     def dtype(self):
         return "bfloat16" if self.device == "cuda" else "float32"
+
+
+def is_named(row, name):
+    """Returns whether a row is one of a bar's rows; `name`: as in BARS."""
+    part, dots, end = name.partition(": ... ")
+    if dots:
+        return row["part"] == part and row.get("row", "").endswith(end)
+    return f"{row['part']}: {row.get('row', '')}".endswith(name)
+
+
+def ends_of(bar):
+    """Returns the names of the rows that a bar's figure is computed from."""
+    return next(([end for side in sides for end in side] for name, _, _, *sides in DERIVED
+                 if name == bar), [bar])
+
+
+def sources(bar):
+    """Returns the parts that print the rows of a bar."""
+    parts = []
+    for end in ends_of(bar):
+        first = end.partition(": ")[0]
+        matching = (part for pattern, part in SOURCES if re.search(pattern, end))
+        parts.append(first if first in PARTS else next(matching))
+    return parts
 
 
 def start(argv, output):
@@ -499,9 +577,8 @@ def main():
     finally:
         for making in kit.making.values():
             end(making)
-        kit.derive()
         kit.write()
-        kit.report()
+        kit.print_report()
         shutil.rmtree(kit.work, ignore_errors=True)
     return 1 if any(part["state"] == "failed" for part in kit.parts) else 0
 

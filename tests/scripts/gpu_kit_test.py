@@ -164,20 +164,45 @@ class GpuKit(unittest.TestCase):
                                  ("layers-4b", "compiled layers: a step of 1 sequences, 512 tokens "
                                                "each, bfloat16", 4.0)):
             kit.one(part, row, "unit", value)
-        kit.derive()
+        for _ in range(2):
+            kit.write()
         derived = {row["row"]: row["median"] for row in kit.rows if row["part"] == "derived"}
+        self.assertEqual(len({(row["part"], row["row"]) for row in kit.rows}), len(kit.rows))
         self.assertEqual(derived, {"4B, bf16: offloaded token over its bytes' time": 2.0,
                                    "4B, bf16: restore of 2048 tokens, share of the pinned rate":
                                        90.0,
                                    "4B, bf16: share of the bandwidth": 83.333,
                                    "4B, bf16: a token over layers-4b": 0.8})
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            kit.report()
+            kit.print_report()
         lines = said.getvalue().splitlines()
         self.assertEqual(len(lines), len(gpu_kit.BARS))
         self.assertIn("met      4B, bf16: share of the bandwidth >= 68: 83.333", lines)
         self.assertIn("MISSED   4B, bf16: rate of 32 sequences >= 6500: 6499", lines)
-        self.assertIn("not run  12B, bf16: share of the bandwidth >= 77", lines)
+        self.assertIn("not run  12B, bf16: share of the bandwidth >= 77 "
+                      "(bars-12b was not asked for)", lines)
+
+    def test_bars_name_parts_of_the_kit(self):
+        parts = {part for bar in gpu_kit.BARS for part in gpu_kit.sources(bar)}
+        self.assertLessEqual(parts, set(gpu_kit.PARTS))
+        self.assertEqual(gpu_kit.sources("4B, bf16: a token over layers-4b"),
+                         ["bars-4b", "layers-4b"])
+
+    def test_bar_of_a_part_that_failed_is_not_met(self):
+        self.script("device_step_bench", """
+            echo '{"row": "'"$2"': results that differ from the CPU'"'s"'", "values": [0]}'
+            [[ $2 != 4B ]]""")
+        kit = self.open_kit("cuda")
+        kit.run("bits", gpu_kit.PARTS["bits"])
+        bar = {"bar": "bits: ... that differ from the CPU's <= 0", "figure": 0, "state": "failed"}
+        why = "4B: status 1: "
+        found = next(of for of in kit.report() if of["bar"] == bar["bar"])
+        self.assertIn(f"bits failed: {why}", found.pop("why"))
+        self.assertEqual(found, bar)
+        kit.one("bits", "1B: results that differ from the CPU's", "results", 3)
+        states = {of["bar"]: of["state"] for of in kit.report()}
+        self.assertEqual(states[bar["bar"]], "MISSED")
+        self.assertEqual(states["workers: ... that differ from the CPU's <= 0"], "not run")
 
     @unittest.skipUnless((BIN_DIR / "hearth-worker").is_file(), "built without a worker")
     def test_restore_part_gives_rows_of_its_bars(self):
@@ -200,7 +225,7 @@ class GpuKit(unittest.TestCase):
             kit.one("restore", name, row["unit"], *row["values"])
         kit.derive()
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            kit.report()
+            kit.print_report()
         self.assertEqual(len(re.findall("^(met|MISSED) ", said.getvalue(), re.M)), 6)
 
     def test_kit_has_every_header_that_it_compiles(self):
