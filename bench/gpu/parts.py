@@ -62,14 +62,19 @@ def cluster_of(kit, folder):
     return Cluster(kit / "bin", folder / "logs")
 
 
-def worker_of(cluster, folder, store, *flags):
-    """Starts a worker. If it does not start, raises NotRun: the worker may be built without device
-    support, or the model may not fit."""
+def worker_of(cluster, folder, device, store, *flags):
+    """Starts a worker. If it does not start, ends this program: with 77 on a machine without a
+    device and for a worker without device support, else with 1, because the device may compute
+    different bits."""
     from hearth_procs import ProcessFailed
     try:
         return cluster.worker(folder, store.address, "--load", "always", *flags)
     except ProcessFailed as failed:
-        not_run(" ".join(failed.args[0].split()))
+        first, *log = failed.args[0].splitlines()
+        why = f"{first} {log[-1].strip()}" if log else first
+        if device == "cpu" or "this worker was built without it" in failed.args[0]:
+            not_run(why)
+        sys.exit(why)
 
 
 def ids_of(folder, seed):
@@ -85,7 +90,7 @@ def workers(folder, device, kit, *more):
     prefix, count = (1100, ENDING) if device != "cpu" else (200, 4)
     with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
         store = cluster.store(pathlib.Path(work) / "data")
-        both = [worker_of(cluster, folder, store, "--pool-bytes", "0", *more, *flags)
+        both = [worker_of(cluster, folder, device, store, "--pool-bytes", "0", *more, *flags)
                 for flags in (path, ())]
         for publisher, reader, what in ((1, 0, "the device restores a CPU worker's"),
                                         (0, 1, "a CPU worker restores the device's")):
@@ -114,7 +119,7 @@ def service(folder, device, kit, chunk="128", tier="gpu", *more):
     with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
         store = cluster.store(pathlib.Path(work) / "data", *gpu)
         pools = ("0", "0", "1GiB")
-        workers = [worker_of(cluster, folder, store, "--pool-bytes", pool, *flags)
+        workers = [worker_of(cluster, folder, device, store, "--pool-bytes", pool, *flags)
                    for pool in pools]
         for worker in workers:
             cluster.generate(worker.address, ids(ENDING), "--cache", "off")

@@ -228,6 +228,34 @@ class GpuKit(unittest.TestCase):
             kit.print_report()
         self.assertEqual(len(re.findall("^(met|MISSED) ", said.getvalue(), re.M)), 6)
 
+    def refuse(self, device, text):
+        """Runs the part "workers" with workers that do not start; returns the part's state."""
+        for folder in ("bench", "scripts"):
+            (self.kit / folder).symlink_to(ROOT / folder)
+        (self.kit / "config.json").write_text('{"vocab_size": 100}')
+        self.script("hearth-store", """
+            while [[ $1 != --address-file ]]; do shift; done
+            echo 127.0.0.1:1 >"$2.new" && mv "$2.new" "$2" && exec tail -f /dev/null""")
+        self.script("hearth-worker", f"echo 'starting'; echo '{text}'; exit 1")
+        kit = self.open_kit(device)
+        kit.run("workers", gpu_kit.PARTS["workers"])
+        bar = next(of for of in kit.report() if of["bar"].startswith("workers: "))
+        self.assertEqual(bar["state"], kit.parts[0]["state"])
+        self.assertIn(f"before it was ready: {text}", kit.parts[0]["why"])
+        self.assertIn(text, bar["why"])
+        return bar["state"]
+
+    def test_gpu_worker_that_refuses_to_start_is_a_failure(self):
+        self.assertEqual(self.refuse("cuda", "the device and the CPU compute different bits"),
+                         "failed")
+
+    def test_worker_without_device_support_is_not_run(self):
+        self.assertEqual(self.refuse("cuda", "device: cuda; this worker was built without it"),
+                         "not run")
+
+    def test_worker_that_cannot_start_without_a_device_is_not_run(self):
+        self.assertEqual(self.refuse("cpu", "bf16 needs AVX-512"), "not run")
+
     def test_kit_has_every_header_that_it_compiles(self):
         packed = in_script('printf "%s\\n" "${FILES[@]}"').split()
         seen, todo = set(), [str(file.relative_to(ROOT))
