@@ -141,11 +141,24 @@ def service(folder, device, kit, chunk="128", tier="gpu", *more):
         for kind, times in taken.items():
             row(f"first token behind {prefix} tokens, chunks of {chunk}, {kind}", "ms", *times)
         row("other logits after a restore", "requests", other)
-        # A restore from the worker's pool copies nothing, so the difference is the restore's time.
-        loaded, pooled = (taken.get(f"restored, {of}") for of in (tier, "worker"))
-        if loaded and pooled and min(loaded) > min(pooled) and kv_bytes:
-            seconds = (statistics.median(loaded) - statistics.median(pooled)) / 1e3
-            row(f"rate of a restore, {tier}", "GB/s", kv_bytes / 1e9 / seconds)
+        print_rate(taken, tier, kv_bytes)
+
+
+def print_rate(taken, tier, kv_bytes):
+    """Prints the rate of a restore. A restore from the worker's pool copies nothing, so the
+    difference of the medians is the restore's time. `taken`: milliseconds by kind of request."""
+    loaded, pooled = (taken.get(f"restored, {of}") for of in (tier, "worker"))
+    name, why = f"rate of a restore, {tier}", ""
+    if not loaded or not pooled or not kv_bytes:
+        why = f"needs restores from {tier} and worker; got {', '.join(taken)}, {kv_bytes} bytes"
+    elif statistics.median(loaded) <= statistics.median(pooled):
+        why = f"a restore took {statistics.median(loaded):.3f} ms, from the worker's pool " \
+              f"{statistics.median(pooled):.3f} ms"
+    if why:
+        print(json.dumps({"row": name, "why": why}), flush=True)
+        return
+    seconds = (statistics.median(loaded) - statistics.median(pooled)) / 1e3
+    row(name, "GB/s", kv_bytes / 1e9 / seconds)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ BIN_DIR = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 
 import kit as gpu_kit  # noqa: E402  (path set above)
+import parts as kit_parts  # noqa: E402
 
 
 def in_script(commands, *arguments):
@@ -255,6 +256,25 @@ class GpuKit(unittest.TestCase):
 
     def test_worker_that_cannot_start_without_a_device_is_not_run(self):
         self.assertEqual(self.refuse("cpu", "bf16 needs AVX-512"), "not run")
+
+    def test_rate_that_cannot_be_measured_says_why(self):
+        kit, gigabyte = self.open_kit("cuda"), 10**9
+        for taken, figure, why in (
+                ({"restored, host": [12.0, 30.0, 30.0], "restored, worker": [10.0]}, 50.0, None),
+                ({"restored, host": [8.0], "restored, worker": [10.0]}, None,
+                 "a restore took 8.000 ms, from the worker's pool 10.000 ms"),
+                ({"computed": [8.0], "restored, gpu": [10.0]}, None,
+                 "needs restores from host and worker; got computed, restored, gpu")):
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                kit_parts.print_rate(taken, "host", gigabyte)
+            kit.rows.clear()
+            kit.add_rows("service-bf16-4b", said.getvalue())
+            kit.one("probes", "pinned to device", "GB/s", 100)
+            kit.derive()
+            bar = next(of for of in kit.report() if "share of the pinned rate" in of["bar"])
+            self.assertEqual(bar.get("figure"), figure)
+            self.assertEqual("why" in bar, why is not None)
+            self.assertIn(why or "", bar.get("why", ""))
 
     def test_kit_has_every_header_that_it_compiles(self):
         packed = in_script('printf "%s\\n" "${FILES[@]}"').split()
