@@ -4,9 +4,9 @@
 
 KIT: an unpacked kit (scripts/gpu_kit.sh). After each part OUT/figures.json is written anew:
 machine, driver, commit; for each part whether it ran, or why not; for each row its runs, median,
-spread and bar. OUT/log has each part's output. Without a device the parts that need none run on
-the CPU, on a tiny model. --model: a checkpoint with real weights of the 270M (default: made-up
-weights).
+spread and bar. OUT/log has each part's output, and the logs of its workers and stores. Without a
+device the parts that need none run on the CPU, on a tiny model. --model: a checkpoint with real
+weights of the 270M (default: made-up weights).
 """
 
 import argparse
@@ -246,7 +246,7 @@ class Kit:
         log = self.out / "log" / f"{part}.txt"
         begin = log.stat().st_size if log.exists() else 0
         with open(log, "ab") as output:
-            child = start(argv, output)
+            child = start(argv, output, self.work)
             try:
                 status = child.wait(limit)
             except subprocess.TimeoutExpired:
@@ -339,7 +339,7 @@ class Kit:
         """Starts making the weights in the background, because it takes a minute of one core."""
         for geometry in GEOMETRIES if self.device == "cuda" else ():
             with open(self.out / "log/weights.txt", "ab") as log:
-                self.making[geometry] = start(self.weights_command(geometry), log)
+                self.making[geometry] = start(self.weights_command(geometry), log, self.work)
 
     def small(self):
         """Returns --model if given, else a 270M model with random weights or, without a device, a
@@ -376,11 +376,13 @@ def sources(bar):
     return parts
 
 
-def start(argv, output):
-    """Starts a program in a process group of its own. Raises Failed if there is no such program."""
+def start(argv, output, work):
+    """Starts a program in a process group of its own, with temporary files below `work`. Raises
+    Failed if there is no such program."""
     try:
         return subprocess.Popen([str(a) for a in argv], stdout=output, stderr=output,
-                                stdin=subprocess.DEVNULL, start_new_session=True)
+                                stdin=subprocess.DEVNULL, start_new_session=True,
+                                env={**os.environ, "TMPDIR": str(work)})
     except OSError as error:
         raise Failed(str(error)) from None
 
@@ -448,7 +450,7 @@ def of_parts(command, limit, *more, geometry=None):
             kit.needs_device()
         folder = kit.checkpoint(geometry) if geometry else kit.small()
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, folder, kit.device,
-                    kit.folder, *more, limit=limit)
+                    kit.folder, kit.out / "log" / name, *more, limit=limit)
     return part
 
 

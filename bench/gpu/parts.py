@@ -1,13 +1,15 @@
 """The parts of a GPU kit that compare answers; each prints a line of JSON for each row.
 
-    parts.py tokens MODEL_DIR DEVICE KIT     compares 64 greedy float32 tokens with transformers
-    parts.py workers MODEL_DIR DEVICE KIT [WORKER_FLAG...]
+    parts.py tokens MODEL_DIR DEVICE KIT LOGS
+                                             compares 64 greedy float32 tokens with transformers
+    parts.py workers MODEL_DIR DEVICE KIT LOGS [WORKER_FLAG...]
                                              a device worker (emulated without a device) and a CPU
                                              worker share one store
-    parts.py service MODEL_DIR DEVICE KIT [CHUNK_TOKENS [gpu|host [WORKER_FLAG...]]]
+    parts.py service MODEL_DIR DEVICE KIT LOGS [CHUNK_TOKENS [gpu|host [WORKER_FLAG...]]]
                                              three workers share one store, which restores from
                                              its gpu tier or from host memory
-If a part cannot run, it prints the reason and exits with 77.
+LOGS: folder for the logs of the store and the workers. If a part cannot run, it prints the reason
+and exits with 77.
 """
 
 import json
@@ -19,6 +21,7 @@ import tempfile
 
 PROMPT_TOKENS = (5, 100, 511, 600, 1100)
 ENDING, ROUNDS = 64, 7
+START_SECONDS = 45  # less than the limit of each part, so that the part says why nothing started
 
 
 def row(name, unit, *values):
@@ -30,7 +33,7 @@ def not_run(why):
     sys.exit(77)
 
 
-def tokens(folder, device, kit):
+def tokens(folder, device, kit, unused_logs):
     try:
         import transformers
     except ImportError:
@@ -56,10 +59,11 @@ def tokens(folder, device, kit):
     row("other logits after a restore", "restores", other)
 
 
-def cluster_of(kit, folder):
+def cluster_of(kit, logs):
     sys.path.insert(0, str(kit / "scripts"))
-    from hearth_procs import Cluster
-    return Cluster(kit / "bin", folder / "logs")
+    import hearth_procs
+    hearth_procs.START_TIMEOUT_S = START_SECONDS
+    return hearth_procs.Cluster(kit / "bin", logs)
 
 
 def worker_of(cluster, folder, device, store, *flags):
@@ -83,12 +87,12 @@ def ids_of(folder, seed):
     return lambda count: [draw.randrange(3, vocabulary) for _ in range(count)]
 
 
-def workers(folder, device, kit, *more):
+def workers(folder, device, kit, logs, *more):
     ids = ids_of(folder, 13)
     path = ["--device", "emulated"] if device == "cpu" else \
         ["--device", device, "--exactness", "invariant"]
     prefix, count = (1100, ENDING) if device != "cpu" else (200, 4)
-    with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
+    with tempfile.TemporaryDirectory() as work, cluster_of(kit, logs) as cluster:
         store = cluster.store(pathlib.Path(work) / "data")
         both = [worker_of(cluster, folder, device, store, "--pool-bytes", "0", *more, *flags)
                 for flags in (path, ())]
@@ -109,14 +113,14 @@ def workers(folder, device, kit, *more):
                     sum(other[name] != restored[name] for other in others))
 
 
-def service(folder, device, kit, chunk="128", tier="gpu", *more):
+def service(folder, device, kit, logs, chunk="128", tier="gpu", *more):
     ids = ids_of(folder, 11)
     prefix = 2048 if device == "cuda" else 1024
     flags = ["--device", device, "--chunk-tokens", chunk, *more]
     gpu = ["--gpu-bytes", "1GiB"] if device == "cuda" and tier == "gpu" else []
     cut = ["--breakpoint", prefix]
 
-    with tempfile.TemporaryDirectory() as work, cluster_of(kit, pathlib.Path(work)) as cluster:
+    with tempfile.TemporaryDirectory() as work, cluster_of(kit, logs) as cluster:
         store = cluster.store(pathlib.Path(work) / "data", *gpu)
         pools = ("0", "0", "1GiB")
         workers = [worker_of(cluster, folder, device, store, "--pool-bytes", pool, *flags)
@@ -163,4 +167,4 @@ def print_rate(taken, tier, kv_bytes):
 
 if __name__ == "__main__":
     {"tokens": tokens, "workers": workers, "service": service}[sys.argv[1]](
-        pathlib.Path(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4]), *sys.argv[5:])
+        pathlib.Path(sys.argv[2]), sys.argv[3], *map(pathlib.Path, sys.argv[4:6]), *sys.argv[6:])

@@ -148,6 +148,13 @@ class GpuKit(unittest.TestCase):
         self.assertEqual([(part["state"], part["why"]) for part in kit.parts],
                          [("failed", why), ("not run", why)])
 
+    def test_temporary_files_of_an_ended_program_are_deleted(self):
+        kit = self.open_kit()
+        with self.assertRaises(gpu_kit.TimedOut):
+            kit.command("service", "bash", "-c", "mktemp && exec tail -f /dev/null", limit=1)
+        file = pathlib.Path((kit.out / "log/service.txt").read_text().strip())
+        self.assertEqual(file.parent, kit.work)
+
     def test_missing_program_is_a_failure_with_its_name(self):
         with self.assertRaisesRegex(gpu_kit.Failed, "No such file.*no-such-program"):
             self.open_kit().command("driver", "no-such-program", limit=5)
@@ -244,6 +251,7 @@ class GpuKit(unittest.TestCase):
         self.assertEqual(bar["state"], kit.parts[0]["state"])
         self.assertIn(f"before it was ready: {text}", kit.parts[0]["why"])
         self.assertIn(text, bar["why"])
+        self.assertEqual((kit.out / "log/workers/worker1.log").read_text(), f"starting\n{text}\n")
         return bar["state"]
 
     def test_gpu_worker_that_refuses_to_start_is_a_failure(self):
