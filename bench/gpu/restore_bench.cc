@@ -120,7 +120,7 @@ class Bench {
                                })),
         blocks_(UINT64_MAX, DeviceMemory(device_)),
         host_(UINT64_MAX, PinnedMemory(device_)),
-        staging_(device_.get(), model_.shape),
+        staging_(device_.get(), model_.shape, /*widens=*/false),
         logits_(Take(&host_, LogitsBytes())) {
     model_.multiplies_bf16 = model_.shape.kv_is_bf16 = true;
     layout_ = LayoutOf(model_.shape);

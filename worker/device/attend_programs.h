@@ -588,11 +588,12 @@ struct CombineProgram {
 
 // Programs that quantize complete KV blocks, and that dequantize them for attention. The order of
 // operations is that of worker/kernels/quantized/quantized_plane.h, so the bits are the same.
-// proto/kv_quantization.h describes the layout of the bytes.
+// proto/kv_quantization.h describes the layout of the bytes. Kv: element type of the keys and
+// values that a program reads or writes unquantized, float or BFloat16.
 
 // A KV block in both forms, each at its first layer; and the members of KvQuantization.
 struct QuantizedBlock {
-  std::byte* plain;  // floats [layer][K,V][kv_head][token][head_dim]
+  std::byte* plain;  // Kv [layer][K,V][kv_head][token][head_dim]
   std::byte* quantized;
   int16_t bits, group;
   int8_t axis_key, axis_value;
@@ -608,9 +609,11 @@ struct QuantizedSlices {
 };
 
 // A plane: the keys or the values of one KV head in one layer of one KV block.
+template <class Kv>
 struct QuantizedPlaneView {
   int tokens, dim, bits, group, axis, width, groups;
-  float* plain;     // [tokens][dim]
+  bool is_value;
+  Kv* plain;        // [tokens][dim]
   uint8_t* codes;   // [tokens][width]
   uint16_t* steps;  // [groups], then the least values [groups]; bfloat16
   uint8_t* end;     // end of the quantized slice, if this is the last plane of the slice; else null
@@ -622,14 +625,15 @@ struct QuantizedPlaneView {
     dim = slices.head_dim;
     bits = block.bits;
     group = block.group;
-    axis = plane < slices.kv_heads ? block.axis_key : block.axis_value;
+    is_value = plane >= slices.kv_heads;
+    axis = is_value ? block.axis_value : block.axis_key;
     width = dim * bits / 8;
     groups = tokens * dim / group;
     const int64_t values = static_cast<int64_t>(tokens) * dim;
     const int64_t bytes = static_cast<int64_t>(tokens) * width + 4 * static_cast<int64_t>(groups);
     const int64_t slice = (planes * bytes + 63) / 64 * 64;
     auto* const from = reinterpret_cast<uint8_t*>(block.quantized) + slices.number * slice;
-    plain = reinterpret_cast<float*>(block.plain) +
+    plain = reinterpret_cast<Kv*>(block.plain) +
             (static_cast<int64_t>(slices.number) * planes + plane) * values;
     codes = from + plane * bytes;
     steps = reinterpret_cast<uint16_t*>(codes + static_cast<int64_t>(tokens) * width);
@@ -650,14 +654,16 @@ HEARTH_HOST_DEVICE float WidenedBf16(uint16_t bits) {
 }
 
 // Quantizes the blocks. One thread block for each plane.
+template <class Kv>
 struct QuantizeKvProgram {
+  using Plane = QuantizedPlaneView<Kv>;
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   struct Shared {};
 
   QuantizedSlices slices;
 
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
-    const QuantizedPlaneView plane(slices, block.number);
+    const Plane plane(slices, block.number);
     WaitForEarlier();
     AllowNextLaunch();
     FOR_WARPS(warp, kWarps) {
@@ -688,11 +694,11 @@ struct QuantizeKvProgram {
     const uint32_t bits = exact::BitsOf(value);
     return static_cast<uint16_t>((bits >> 16) + ((bits & 0xffff) != 0 ? 1 : 0));
   }
-  HEARTH_HOST_DEVICE static void SetScale(const QuantizedPlaneView& plane, int group) {
+  HEARTH_HOST_DEVICE static void SetScale(const Plane& plane, int group) {
     float least = kInfinity, largest = -kInfinity;
     bool is_finite = true;
     for (int i = 0; i < plane.group; ++i) {
-      const float value = plane.plain[plane.MemberOf(group, i)];
+      const float value = LoadFloats<1>(plane.plain + plane.MemberOf(group, i)).v[0];
       is_finite = is_finite && (exact::BitsOf(value) & 0x7f800000u) != 0x7f800000u;
       least = value < least ? value : least;
       largest = value > largest ? value : largest;
@@ -710,14 +716,15 @@ struct QuantizeKvProgram {
     const uint32_t bits = exact::BitsOf(value);
     return ((bits & 0x7fffffu) | 0x800000u) >> (150 - (bits >> 23));
   }
-  HEARTH_HOST_DEVICE static uint8_t CodeOf(const QuantizedPlaneView& plane, int token, int first) {
+  HEARTH_HOST_DEVICE static uint8_t CodeOf(const Plane& plane, int token, int first) {
     const uint32_t most = (1u << plane.bits) - 1;
     uint32_t code = 0;
     for (int column = first, shift = 0; column < plane.dim;
          column += plane.width, shift += plane.bits) {
       const int group = plane.GroupOf(token, column);
       const float least = WidenedBf16(plane.steps[plane.groups + group]);
-      const float value = exact::Sub(plane.plain[token * plane.dim + column], least);
+      const float plain = LoadFloats<1>(plane.plain + token * plane.dim + column).v[0];
+      const float value = exact::Sub(plain, least);
       const float steps = exact::Add(exact::Div(value, WidenedBf16(plane.steps[group])), 0.5f);
       if (!(steps >= 1)) continue;  // also if `steps` is NaN
       code |= (steps >= static_cast<float>(most) ? most : WholePart(steps)) << shift;
@@ -726,15 +733,18 @@ struct QuantizeKvProgram {
   }
 };
 
-// Dequantizes the blocks. One thread block for each plane.
+// Dequantizes the blocks. One thread block for each plane. In bfloat16, values are finite
+// (KvPlace::values_are_finite).
+template <class Kv>
 struct DequantizeKvProgram {
+  using Plane = QuantizedPlaneView<Kv>;
   static constexpr int kWarps = 8, kThreads = kWarps * 32;
   struct Shared {};
 
   QuantizedSlices slices;
 
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
-    const QuantizedPlaneView plane(slices, block.number);
+    const Plane plane(slices, block.number);
     WaitForEarlier();
     AllowNextLaunch();
     const uint32_t mask = (1u << plane.bits) - 1;
@@ -747,10 +757,53 @@ struct DequantizeKvProgram {
                column += plane.width, shift += plane.bits) {
             const int group = plane.GroupOf(token, column);
             const auto steps = static_cast<float>(code >> shift & mask);
-            plane.plain[token * plane.dim + column] =
+            Put(plane, token * plane.dim + column,
                 exact::Fma(steps, WidenedBf16(plane.steps[group]),
-                           WidenedBf16(plane.steps[plane.groups + group]));
+                           WidenedBf16(plane.steps[plane.groups + group])));
           }
+        }
+      }
+    }
+  }
+
+ private:
+  HEARTH_HOST_DEVICE static void Put(const Plane& plane, int at, float value) {
+    if constexpr (sizeof(Kv) == sizeof(float)) {
+      plane.plain[at] = value;
+    } else {
+      const uint16_t bits = Bf16Of(value);
+      plane.plain[at] = {plane.is_value ? exact::FiniteBf16(bits) : bits};
+    }
+  }
+};
+
+// Copies one layer of KV blocks in bfloat16 to blocks in float32, both [layer][K,V][kv_head][token]
+// [head_dim]. kBlocksEach thread blocks for each KV block.
+struct WidenKvProgram {
+  static constexpr int kWarps = 8, kThreads = kWarps * 32, kBlocksEach = 16, kEach = 4;
+  struct Shared {};
+  struct Pair {
+    const std::byte* from;
+    std::byte* to;
+  };
+  static constexpr int kMost = 64;
+
+  int count, number;     // number of pairs; number of the layer within its layer group
+  int64_t slice_values;  // values of one layer; a multiple of kEach
+  Pair pairs[kMost];
+
+  HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
+    const Pair& pair = pairs[block.number / kBlocksEach];
+    const auto* const from = reinterpret_cast<const BFloat16*>(pair.from) + number * slice_values;
+    auto* const to = reinterpret_cast<float*>(pair.to) + number * slice_values;
+    WaitForEarlier();
+    AllowNextLaunch();
+    FOR_WARPS(warp, kWarps) {
+      FOR_LANES(lane) {
+        const int thread = block.number % kBlocksEach * kThreads + warp * 32 + lane;
+        for (int64_t i = int64_t{thread} * kEach; i < slice_values;
+             i += int64_t{kThreads} * kBlocksEach * kEach) {
+          StoreFloats(to + i, LoadFloats<kEach>(from + i));
         }
       }
     }

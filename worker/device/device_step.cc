@@ -148,12 +148,21 @@ ProductChoice DeviceStep::ChoiceFor(int rows) const {
 const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLayer& await,
                              const StageLayer& stage) {
   int rows = 0;
-  for (const DevicePart& part : parts) rows += static_cast<int>(part.tokens.size());
-  assert(rows >= 1);
+  for (const DevicePart& part : parts) {
+    rows += static_cast<int>(part.tokens.size());
+    assert(part.reads_copies() == parts[0].reads_copies());
+  }
+  assert(rows >= 1 && (!parts[0].reads_copies() || (shape_.kv_is_bf16 && stage != nullptr)));
   if (rows > few_.capacity().rows) {
     many_.Write(parts, false, ManyTileRows(*model_, *device_, rows));
-    last_ = {&many_,          rows, many_.wanted(), false, many_.adapter_runs(), ChoiceFor(rows),
-             stage != nullptr};
+    last_ = {&many_,
+             rows,
+             many_.wanted(),
+             false,
+             many_.adapter_runs(),
+             ChoiceFor(rows),
+             stage != nullptr,
+             parts[0].reads_copies()};
     if (uses_warpgroups_ && last_.adapter_runs > 0) last_.choice.fill(ChooseBf16Product(rows));
     if (last_.wanted > 0) last_.choice[kHead] = ChoiceFor(last_.wanted)[kHead];
     LaunchOnce(await, stage);
@@ -163,8 +172,14 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
   const int of_graph = std::min(RowsOfGraph(rows), few_.capacity().rows);
   const bool wants = few_.wanted() > 0;
   const int runs = few_.adapter_runs() > 0 ? std::min(of_graph, kAdapterTileRows) : 0;
-  last_ = {&few_,           of_graph, wants ? of_graph : 0, true, runs, ChoiceFor(of_graph),
-           stage != nullptr};
+  last_ = {&few_,
+           of_graph,
+           wants ? of_graph : 0,
+           true,
+           runs,
+           ChoiceFor(of_graph),
+           stage != nullptr,
+           parts[0].reads_copies()};
   assert(rows <= of_graph && few_.wanted() <= of_graph);
   if (stage != nullptr) {
     LaunchOnce(await, stage);
@@ -350,13 +365,15 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
   AnyAttend attend;
   attend.table = form.plan->table();
   attend.place = place;
+  if (form.reads_copies) attend.place.offset *= 2;  // slices of the same values in float32
   attend.is_global = is_global;
   attend.softcap = shape_.attention_softcap;
   attend.qkv = buffers_.qkv;
   attend.attended = buffers_.attended;
   attend.states = states_;
   const int most = form.plan->capacity().items * shape_.kv_heads;
-  device_->Launch(AttendNumber(tile_rows, shape_.kv_is_bf16, model_->multiplies_bf16), &attend,
+  const bool is_bf16 = shape_.kv_is_bf16 && !form.reads_copies;
+  device_->Launch(AttendNumber(tile_rows, is_bf16, model_->multiplies_bf16), &attend,
                   std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);

@@ -115,7 +115,7 @@ class DeviceStep {
     bool splits;
     int adapter_runs;  // runs of a tile (StepPlan::adapter_runs), or more; 0: no adapters
     ProductChoice choice;
-    bool is_staged;
+    bool is_staged, reads_copies;  // DevicePart::reads_copies
   };
   std::unique_ptr<DeviceGraph>& GraphOf(const Form& form) {
     return graphs_[form.adapter_runs > 0][form.wanted > 0 ? form.rows : -form.rows];

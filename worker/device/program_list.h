@@ -111,7 +111,8 @@ using AdapterPrograms =
 using Bf16AttendPrograms =
     TypeList<Bf16AttendProgram<8>, Bf16AttendProgram<16>, Bf16AttendProgram<64>>;
 using SmallPrograms =
-    TypeList<PackRowsProgram, ArgmaxProgram, QuantizeKvProgram, DequantizeKvProgram>;
+    TypeList<PackRowsProgram, ArgmaxProgram, QuantizeKvProgram<float>, QuantizeKvProgram<BFloat16>,
+             DequantizeKvProgram<float>, DequantizeKvProgram<BFloat16>, WidenKvProgram>;
 using OtherPrograms =
     decltype(Joined(Joined(SmallPrograms(), AdapterPrograms()), Bf16AttendPrograms()));
 using ProgramList =

@@ -108,7 +108,7 @@ void StepPlan::AddRows(const DevicePart& part, bool is_global, bool splits, List
   for (int i = 0; i < tokens; ++i) {
     const auto split = static_cast<size_t>((part.begin + i) / shape_.split);
     assert(split < blocks.size() && blocks[split] != nullptr);
-    list->row_blocks.push_back(blocks[split]);
+    list->row_blocks.push_back(part.reads_copies() ? part.written[is_global] : blocks[split]);
     list->row_items.push_back({0, 0});
   }
   const int window = is_global ? 0 : shape_.window;

@@ -25,6 +25,10 @@ struct DevicePart {
   // up to the split of the last token; null if no row attends to the split.
   std::array<absl::Span<std::byte* const>, 2> blocks;
   int adapter = -1;  // number of the LoRA adapter (DeviceAdapters); -1: none
+  // If set, `blocks` are copies in float32 of blocks in bfloat16, and the rows, which belong to one
+  // split, are written to these blocks. Set in all parts of a step or in none.
+  std::array<std::byte*, 2> written = {};
+  bool reads_copies() const { return written[0] != nullptr || written[1] != nullptr; }
 };
 
 // Maximum sizes of a StepTable. They also determine the memory for softmax states of splits.

@@ -145,16 +145,8 @@ absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout
     if (!config.ok()) return config.status();
     absl::StatusOr<KvChoice> says = ModelKvChoice(config->generation, layout, on_device);
     if (!says.ok()) return says.status();
-    absl::Status may =
-        CheckKvOnDevice(options.device, "generation_config.json: cache_implementation",
-                        config->generation.cache_implementation, layout.dtype);
-    if (!may.ok()) return may;
     of_model = *says;
   }
-  if (absl::Status may =
-          CheckKvOnDevice(options.device, "kv-cache", options.kv.cache, layout.dtype);
-      !may.ok())
-    return may;
   return ChooseKv(options.kv, of_model, layout, on_device);
 }
 

@@ -91,15 +91,6 @@ absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& 
   return choice;
 }
 
-absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
-                             const std::string& name, KvDtype dtype) {
-  if (device == "cpu") return absl::OkStatus();
-  if (name != "quantized" || dtype == KvDtype::kFloat32) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": with device ", device,
-                                                 ", quantized needs --kv-dtype float32; got ",
-                                                 KvDtypeName(dtype)));
-}
-
 absl::StatusOr<KvChoice> ModelKvChoice(const GenerationDefaults& model, const KvLayout& layout,
                                        bool on_device) {
   const std::string& cache_implementation = model.cache_implementation;

@@ -53,11 +53,6 @@ inline bool SameBits(const KvChoice& a, const KvChoice& b) {
 absl::StatusOr<KvChoice> ChooseKv(const RequestedKv& requested, const KvChoice& fallback,
                                   const KvLayout& layout, bool on_device = false);
 
-// Checks that a device supports the strategy `name` for keys and values of type `dtype`.
-// kInvalidArgument: the message names `field`.
-absl::Status CheckKvOnDevice(const std::string& device, const std::string& field,
-                             const std::string& name, KvDtype dtype);
-
 // Returns the default of --kv-bytes for a device that has `free_bytes` free after loading the
 // weights. The remaining memory is for the activations of a step.
 inline uint64_t DefaultDeviceKvBytes(uint64_t free_bytes) { return free_bytes / 4 * 3; }

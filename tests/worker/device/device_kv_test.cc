@@ -101,18 +101,37 @@ TEST_F(DeviceKv, OffloadedRandomRequestsMatchCpuBits) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(bf16->Next(), "");
 }
 
-// Groups of channels and of tokens, in keys and in values.
+// Groups of channels and of tokens, in keys and in values. If products are in bfloat16, attention
+// reads dequantized blocks in bfloat16; else in float32, also if the KV blocks are bfloat16.
 TEST_F(DeviceKv, QuantizedRandomRequestsMatchCpuBits) {
-  const auto device = std::make_shared<EmulatedDevice>();
-  for (const char* options :
-       {"bits=8,group=16", "bits=4,group=32,axis_key=0", "bits=2,group=16,axis_key=0,axis_value=-1",
-        "bits=4,group=8,axis_value=-1"}) {
-    auto requests = RandomRequests::Open(Dir(), kChunk, /*longest=*/110, /*first=*/4,
-                                         WeightForm::kStored, KvDtype::kFloat32, device);
+  struct Case {
+    const char* options;
+    KvDtype dtype = KvDtype::kFloat32;
+    WeightForm weights = WeightForm::kStored;
+    Arithmetic arithmetic = Arithmetic::kInt8;
+    bool late = false;
+  };
+  constexpr KvDtype kNarrow = KvDtype::kBFloat16;
+  const Case cases[] = {
+      {"bits=8,group=16"},
+      {"bits=4,group=32,axis_key=0"},
+      {"bits=2,group=16,axis_key=0,axis_value=-1"},
+      {"bits=4,group=8,axis_value=-1"},
+      {"bits=8,group=16", kNarrow},
+      {"bits=2,group=16,axis_key=0,axis_value=-1", kNarrow, WeightForm::kStored, Arithmetic::kInt8,
+       true},
+      {"bits=4,group=32,axis_key=0", kNarrow, WeightForm::kQ8_0},
+      {"bits=4,group=8,axis_value=-1", kNarrow, WeightForm::kStored, Arithmetic::kBFloat16},
+      {"bits=2,group=16", kNarrow, WeightForm::kStored, Arithmetic::kBFloat16, true},
+  };
+  for (const Case& of : cases) {
+    const auto device = std::make_shared<EmulatedDevice>(of.late);
+    auto requests = RandomRequests::Open(Dir(), kChunk, /*longest=*/110, /*first=*/4, of.weights,
+                                         of.dtype, device, of.arithmetic);
     ASSERT_TRUE(requests.ok()) << requests.status();
     uint32_t residual = 0;
-    requests->StoreKv(ParseKvQuantization(options, &residual).value(), /*offloads=*/false);
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(requests->Next(), "") << options;
+    requests->StoreKv(ParseKvQuantization(of.options, &residual).value(), /*offloads=*/false);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(requests->Next(), "") << of.options;
   }
 }
 

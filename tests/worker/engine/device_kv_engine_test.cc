@@ -94,10 +94,22 @@ TEST(DeviceKvEngineTest, OffloadedAndCpuRestoreFromEachOther) {
 }
 
 TEST(DeviceKvEngineTest, QuantizedAndCpuRestoreFromEachOther) {
-  for (const char* form : {"bits=8,group=16", "bits=4,group=16", "bits=2,group=16"}) {
+  struct Case {
+    const char* form;
+    WeightsChoice weights = WeightsChoice::kAuto;
+    ArithmeticChoice arithmetic = ArithmeticChoice::kAuto;
+  };
+  for (const Case& of :
+       {Case{"bits=8,group=16"}, Case{"bits=4,group=16"}, Case{"bits=2,group=16"},
+        Case{"bits=4,group=16", WeightsChoice::kQ8_0},
+        Case{"bits=4,group=16", WeightsChoice::kAuto, ArithmeticChoice::kBFloat16}}) {
     EngineOptions on_device = OnDevice("quantized"), on_cpu = OnCpu();
-    on_cpu.kv = {"quantized", form};
-    on_device.kv.quantization = form;
+    on_cpu.kv = {"quantized", of.form};
+    on_device.kv.quantization = of.form;
+    for (EngineOptions* options : {&on_device, &on_cpu}) {
+      options->weights = of.weights;
+      options->arithmetic = of.arithmetic;
+    }
     TestWorker device(Dir(), on_device), cpu(Dir(), on_cpu, device.cache());
     EXPECT_EQ(device->fingerprint().digest(), cpu->fingerprint().digest());
     ExpectRestoresFromEachOther(&device, &cpu);

@@ -163,20 +163,6 @@ TEST(ExactnessChoiceTest, EmulatedDeviceRefusesUnsupportedOptions) {
   EXPECT_EQ(Refusal(options), "");
 }
 
-TEST(ExactnessChoiceTest, EmulatedDeviceRefusesQuantizedBfloat16Kv) {
-  EngineOptions options = Emulated();
-  options.kv_dtype = KvDtypeChoice::kBFloat16;
-  TestWorker worker(DeviceDir(), options);
-  EngineRequest request = Request(Prompt(20));
-  request.requested_kv.cache = "quantized";
-  const absl::Status refused = worker->Complete(&request);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused.message(),
-            "kv_cache: with device emulated, quantized needs --kv-dtype float32; got bfloat16");
-  request.requested_kv.cache = "static";
-  EXPECT_TRUE(worker.Run(request)->error.ok());
-}
-
 // `auto` must not choose CUDA before its bits are verified on a GPU.
 TEST(ExactnessChoiceTest, CudaNeedsExplicitInvariant) {
   EXPECT_THAT(std::string(CheckAutoInvariant("cuda:1", "auto").message()),

@@ -112,10 +112,6 @@ absl::Status CompleteRequest(const EngineOptions& options, const ModelRunner& mo
                              const KvLayout& layout, EngineRequest* request) {
   const bool invariant = layout.exactness == Exactness::kInvariant;
   const std::string& cache = request->requested_kv.cache;
-  if (invariant) {
-    const absl::Status may = CheckKvOnDevice(model.device_kind(), "kv_cache", cache, layout.dtype);
-    if (!may.ok()) return may;
-  }
   const absl::StatusOr<KvChoice> kv = ChooseKv(request->requested_kv, model.kv(), layout,
                                                invariant && model.device_kind() != "cpu");
   if (!kv.ok()) return kv.status();

@@ -177,7 +177,10 @@ absl::Status DeviceForward::Upload() {
     model_.sin[is_global] = rotations.sin = arena_.Take<float>(values);
   }
   step_ = std::make_unique<DeviceStep>(device_.get(), &model_, limits_);
-  staging_ = std::make_unique<KvStaging>(device_.get(), model_.shape);
+  for (const bool widens : {false, true}) {
+    if (widens && !model_.shape.kv_is_bf16) continue;
+    stagings_[widens] = std::make_unique<KvStaging>(device_.get(), model_.shape, widens);
+  }
   if (device_->error().empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "device: ", device_->kind(), " has too little memory for the model: ", device_->error(),
@@ -280,7 +283,9 @@ absl::Status DeviceForward::Start(Parts parts) {
   const FloatMode mode;
   if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
   const int chunk = static_cast<int>(layout_.chunk_tokens);
-  staging_->Clear();
+  for (const auto& staging : stagings_) {
+    if (staging != nullptr) staging->Clear();
+  }
   const auto await = [parts](int layer) {
     for (const InvariantPart& part : parts) part.kv->AwaitRestore(layer);
   };
@@ -298,16 +303,21 @@ absl::Status DeviceForward::Start(Parts parts) {
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
       // Rows of another chunk read other blocks in sealed form.
       if (part.kv->seals()) rows = std::min(rows, chunk - (begin + done) % chunk);
-      // The part's previous rows in the piece have staged all blocks except their own.
+      // The part's previous rows in the piece have staged all blocks except their own, which is
+      // quantized now, and, if blocks are widened, the next block.
       const bool continues = part.kv->seals() && done > 0;
+      KvStaging* const staging = stagings_[Widens(*part.kv)].get();
+      const size_t more = Widens(*part.kv) ? 2 : 1;
       const KvStaging::Counts staged =
-          continues ? KvStaging::Counts{1, 1} : StagedBlocks(*part.kv, begin + done);
+          continues ? KvStaging::Counts{more, more} : StagedBlocks(*part.kv, begin + done);
       if (rows == 0 || piece.blocks + most > static_cast<size_t>(limits_.blocks) ||
-          (!piece.parts.empty() && !staging_->Fits(staged))) {
+          (!piece.parts.empty() && (piece.staging != staging || !staging->Fits(staged)))) {
         RunPiece(&piece, await);
         continue;
       }
-      absl::Status added = AddBlocks(*part.kv, begin + done, rows, &piece);
+      piece.staging = staging;
+      std::array<std::byte*, 2> written = {};
+      absl::Status added = AddBlocks(*part.kv, begin + done, rows, &piece, &written);
       if (!added.ok()) return added;
       const auto& own = piece.addresses.back();
       assert(rows >= 1);
@@ -317,7 +327,8 @@ absl::Status DeviceForward::Start(Parts parts) {
            begin + done,
            want,
            {own[0], own[1]},
-           NumberOf(part.kv->adapter().get())});
+           NumberOf(part.kv->adapter().get()),
+           written});
       done += rows;
       if (want > 0) {
         assert(want <= part.want && done >= tokens - part.want + want);
@@ -362,15 +373,18 @@ KvStaging::Counts DeviceForward::StagedBlocks(const InvariantKv& kv, int begin) 
     const bool needs = kv.seals() || (kv.is_offloaded() && is_global);
     if (!needs || model_.shape.LayersIn(is_global) == 0) return 0;
     const int own = begin / static_cast<int>(layout_.chunk_tokens);
-    return static_cast<size_t>(own - FirstStaged(is_global, begin));
+    return static_cast<size_t>(own - FirstStaged(is_global, begin)) + (Widens(kv) ? 1 : 0);
   };
   return {staged(false), staged(true)};
 }
 
 // Adds the addresses of a sequence's KV blocks for `rows` rows from position `begin` on. Blocks
-// that attention cannot read in place are staged. REQUIRES: sealed rows belong to one chunk.
-absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece) {
-  if (piece->parts.empty() && !staging_->Reserve(StagedBlocks(kv, begin))) {
+// that attention cannot read in place are staged. Sets `written` (DevicePart). REQUIRES: sealed
+// rows belong to one chunk.
+absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece,
+                                      std::array<std::byte*, 2>* written) {
+  KvStaging* const staging = piece->staging;
+  if (piece->parts.empty() && !staging->Reserve(StagedBlocks(kv, begin))) {
     device_->Wait();  // earlier pieces of the step may still run
     return absl::ResourceExhaustedError(
         absl::StrCat("device: ", device_->kind(),
@@ -388,7 +402,7 @@ absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows
     if (kv.is_offloaded() && is_global) {
       const std::vector<const std::byte*> offloaded = kv.OffloadedBlocks();
       for (size_t split = 0; split < offloaded.size(); ++split) {
-        if (offloaded[split] != nullptr) to[split] = staging_->AddOffloaded(offloaded[split]);
+        if (offloaded[split] != nullptr) to[split] = staging->AddOffloaded(offloaded[split]);
       }
     }
     if (!kv.seals()) continue;
@@ -405,9 +419,13 @@ absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows
               static_cast<int8_t>(form.axis_value)};
     };
     for (int split = FirstStaged(is_global, begin); split < own; ++split) {
-      to[static_cast<size_t>(split)] = staging_->AddQuantized(is_global, block(split));
+      to[static_cast<size_t>(split)] = staging->AddQuantized(is_global, block(split));
     }
-    if ((begin + rows) % chunk == 0) staging_->AddCompleted(is_global, block(own));
+    if ((begin + rows) % chunk == 0) staging->AddCompleted(is_global, block(own));
+    if (!Widens(kv)) continue;
+    std::byte*& to_own = to[static_cast<size_t>(own)];
+    (*written)[is_global] = to_own;
+    to_own = staging->AddWidened(is_global, to_own);
   }
   return absl::OkStatus();
 }
@@ -417,9 +435,10 @@ void DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) 
   const size_t row = static_cast<size_t>(model_.shape.vocabulary);
   assert(!piece->parts.empty() && piece->rows <= limits_.rows && piece->wanted <= limits_.wanted);
   DeviceStep::StageLayer stage;
-  if (!staging_->is_empty()) {
-    staging_->BeginStep();
-    stage = [this](int layer) { staging_->BeforeAttention(layer); };
+  KvStaging* const staging = piece->staging;
+  if (!staging->is_empty()) {
+    staging->BeginStep();
+    stage = [staging](int layer) { staging->BeforeAttention(layer); };
   }
   const float* logits = step_->Run(piece->parts, await, stage);
   for (const auto& [to, rows] : piece->logits) {
@@ -432,7 +451,7 @@ void DeviceForward::RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await) 
                           static_cast<size_t>(piece->wanted) * sizeof(GreedyKey));
     keys_copied_ += piece->wanted;
   }
-  staging_->Clear();
+  staging->Clear();
   *piece = Piece();
 }
 

@@ -69,6 +69,7 @@ class DeviceForward : public Forward {
     std::deque<std::array<std::vector<std::byte*>, 2>> addresses;
     int rows = 0, wanted = 0;
     size_t blocks = 0;
+    KvStaging* staging = nullptr;  // of all parts
   };
 
   DeviceForward(std::shared_ptr<Device> device, const InvariantWeights* weights,
@@ -78,8 +79,13 @@ class DeviceForward : public Forward {
   void ChooseProducts();
   void ExtendRotations(int64_t positions);
   int FirstStaged(bool is_global, int begin) const;
+  // Returns whether attention reads copies in float32 of all blocks of the sequence.
+  bool Widens(const InvariantKv& kv) const {
+    return kv.seals() && model_.shape.kv_is_bf16 && !model_.multiplies_bf16;
+  }
   KvStaging::Counts StagedBlocks(const InvariantKv& kv, int begin) const;
-  absl::Status AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece);
+  absl::Status AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece,
+                         std::array<std::byte*, 2>* written);
   absl::Status TakeResults(Parts parts);
   std::shared_ptr<float[]> TakeFloats(size_t floats);
   void RunPiece(Piece* piece, const DeviceStep::AwaitLayer& await);
@@ -97,7 +103,8 @@ class DeviceForward : public Forward {
   DeviceModel model_;
   std::array<Rotations, 2> rotations_;  // [0]: local, [1]: global
   std::unique_ptr<DeviceStep> step_;
-  std::unique_ptr<KvStaging> staging_;
+  // [1]: of quantized sequences whose attention computes in float32 from KV in bfloat16
+  std::array<std::unique_ptr<KvStaging>, 2> stagings_;
   // Pinned memory for the results of steps: a step uses one that no sequence holds.
   struct Pinned {
     std::shared_ptr<float[]> memory;

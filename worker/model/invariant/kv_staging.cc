@@ -27,7 +27,7 @@ bool KvStaging::Reserve(const Counts& counts) {
     for (const size_t capacity : {(count + kGrain - 1) / kGrain * kGrain, count}) {
       const size_t slices = 2 * capacity + static_cast<size_t>(shape_.LayersIn(is_global));
       if (area.memory != nullptr) continue;
-      area.memory = device_->Allocate(slices * static_cast<size_t>(shape_.SliceBytes()));
+      area.memory = device_->Allocate(slices * StagedSliceBytes());
       area.capacity = area.memory == nullptr ? 0 : capacity;
     }
     if (area.memory == nullptr) return false;
@@ -37,7 +37,7 @@ bool KvStaging::Reserve(const Counts& counts) {
 
 std::pair<std::byte*, bool> KvStaging::Stage(bool is_global, const std::byte* block) {
   Area& area = areas_[is_global];
-  const size_t at = 2 * area.staged.size() * static_cast<size_t>(shape_.SliceBytes());
+  const size_t at = 2 * area.staged.size() * StagedSliceBytes();
   const auto [known, is_new] =
       area.staged.try_emplace(block, static_cast<std::byte*>(area.memory) + at);
   assert(area.staged.size() <= area.capacity);
@@ -45,6 +45,7 @@ std::pair<std::byte*, bool> KvStaging::Stage(bool is_global, const std::byte* bl
 }
 
 std::byte* KvStaging::AddOffloaded(const std::byte* block) {
+  assert(!widens_);
   const auto [staged, is_new] = Stage(true, block);
   if (is_new) offloaded_.emplace_back(block, staged);
   return staged;
@@ -54,6 +55,13 @@ std::byte* KvStaging::AddQuantized(bool is_global, QuantizedBlock quantized) {
   const auto [staged, is_new] = Stage(is_global, quantized.quantized);
   quantized.plain = staged;
   if (is_new) areas_[is_global].quantized.push_back(quantized);
+  return staged;
+}
+
+std::byte* KvStaging::AddWidened(bool is_global, const std::byte* block) {
+  assert(widens_);
+  const auto [staged, is_new] = Stage(is_global, block);
+  if (is_new) areas_[is_global].widened.push_back({block, staged});
   return staged;
 }
 
@@ -67,6 +75,7 @@ void KvStaging::Clear() {
     area.staged.clear();
     area.quantized.clear();
     area.completed.clear();
+    area.widened.clear();
   }
 }
 
@@ -81,8 +90,18 @@ void KvStaging::BeforeAttention(int layer) {
   const bool is_global = shape_.is_global[static_cast<size_t>(layer)];
   const int number = shape_.LayersBefore(layer);
   if (is_global && !offloaded_.empty()) device_->MakeLaunchesWait(*copied_);
-  LaunchAll<QuantizeKvProgram>(areas_[is_global].completed, number);
-  LaunchAll<DequantizeKvProgram>(areas_[is_global].quantized, number);
+  const Area& area = areas_[is_global];
+  LaunchWidening(area.widened, number);
+  if (shape_.kv_is_bf16) {
+    LaunchAll<QuantizeKvProgram<BFloat16>>(area.completed, number);
+  } else {
+    LaunchAll<QuantizeKvProgram<float>>(area.completed, number);
+  }
+  if (shape_.kv_is_bf16 && !widens_) {
+    LaunchAll<DequantizeKvProgram<BFloat16>>(area.quantized, number);
+  } else {
+    LaunchAll<DequantizeKvProgram<float>>(area.quantized, number);
+  }
   if (is_global) StartCopies(number + 1);
 }
 
@@ -95,6 +114,18 @@ void KvStaging::LaunchAll(absl::Span<const QuantizedBlock> blocks, int number) {
         static_cast<int>(some.size()), number, shape_.split, shape_.kv_heads, shape_.head_dim, {}};
     std::copy(some.begin(), some.end(), program.slices.blocks);
     Launch(device_, program, program.slices.count * 2 * shape_.kv_heads);
+  }
+}
+
+void KvStaging::LaunchWidening(absl::Span<const WidenKvProgram::Pair> pairs, int number) {
+  for (size_t done = 0; done < pairs.size(); done += WidenKvProgram::kMost) {
+    const auto some = pairs.subspan(done, WidenKvProgram::kMost);
+    WidenKvProgram program = {static_cast<int>(some.size()),
+                              number,
+                              int64_t{2} * shape_.kv_heads * shape_.split * shape_.head_dim,
+                              {}};
+    std::copy(some.begin(), some.end(), program.pairs);
+    Launch(device_, program, program.count * WidenKvProgram::kBlocksEach);
   }
 }
 
