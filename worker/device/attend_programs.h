@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "worker/device/block_program.h"
+#include "worker/device/integer_matrix.h"
 #include "worker/device/step_table.h"
 
 namespace hearth {
@@ -535,8 +536,8 @@ struct AttendProgram : AttendArguments {
   }
 };
 
-// Combines the softmax states of a row's splits in ascending order. One thread block for each query
-// head of each row.
+// Combines the softmax states of a row's splits in ascending order. If an AttendProgram has
+// combined them, reads the result. One thread block for each query head of each row.
 struct CombineProgram {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kEach = 2;
   struct Shared {};
@@ -546,7 +547,8 @@ struct CombineProgram {
   bool is_global;
   int tile_rows;  // kTileRows of the AttendProgram
   SplitStates states;
-  float* attended;  // [rows][heads * head_dim]
+  float* attended;        // [rows][heads * head_dim]
+  IntegerRows quantized;  // of `attended`; not written if null. REQUIRES: head_dim % 32 == 0
 
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
     const int row = block.number / place.heads, head = block.number % place.heads;
@@ -554,9 +556,11 @@ struct CombineProgram {
     const RowItems items = table.lists[is_global].row_items[row];
     WaitForEarlier();
     AllowNextLaunch();
-    if (row >= rows || items.count == 0) return;
+    if (row >= rows) return;
     const int dim = place.head_dim;
+    float* const to = attended + (static_cast<int64_t>(row) * place.heads + head) * dim;
     FOR_WARPS(warp, kWarps) {
+      PerThread<float, kEach, 1> outputs;
       FOR_LANES(lane) {
         RunningSum running = {-kInfinity, 0, 0, 0};
         float sums[kEach] = {};
@@ -578,9 +582,15 @@ struct CombineProgram {
         for (int n = 0; n < kEach; ++n) {
           const int column = n * kThreads + warp * 32 + lane;
           if (column >= dim) continue;
-          attended[(static_cast<int64_t>(row) * place.heads + head) * dim + column] =
-              exact::Mul(sums[n], inverse);
+          if (items.count > 0) to[column] = exact::Mul(sums[n], inverse);
+          outputs.At(0, lane)[n] = to[column];
         }
+      }
+      HEARTH_UNROLL
+      for (int n = 0; n < kEach && quantized.ints != nullptr; ++n) {
+        const int column = n * kThreads + warp * 32;
+        if (column >= dim) continue;
+        QuantizeBlock(&outputs, n, (head * dim + column) / IntegerTile::kInputs, quantized, row);
       }
     }
   }

@@ -233,12 +233,14 @@ const DeviceMatrix& DeviceStep::MatrixOf(StepProduct product, int layer) const {
   return *all[product];
 }
 
-DeviceStep::Ends DeviceStep::EndsOf(StepProduct product) const {
-  const Ends all[] = {{buffers_.normed, shape_.hidden, buffers_.qkv, shape_.qkv()},
-                      {buffers_.attended, shape_.attended(), buffers_.projected, shape_.hidden},
-                      {buffers_.normed, shape_.hidden, buffers_.gated, shape_.intermediate},
-                      {buffers_.gated, shape_.intermediate, buffers_.projected, shape_.hidden},
-                      {buffers_.normed, shape_.hidden, buffers_.logits, shape_.vocabulary}};
+DeviceStep::Ends DeviceStep::EndsOf(StepProduct product, int rows) const {
+  const bool combines = rows <= few_.capacity().rows && CombineQuantizes();
+  const Ends all[] = {
+      {buffers_.normed, shape_.hidden, buffers_.qkv, shape_.qkv(), true},
+      {buffers_.attended, shape_.attended(), buffers_.projected, shape_.hidden, combines},
+      {buffers_.normed, shape_.hidden, buffers_.gated, shape_.intermediate, true},
+      {buffers_.gated, shape_.intermediate, buffers_.projected, shape_.hidden, false},
+      {buffers_.normed, shape_.hidden, buffers_.logits, shape_.vocabulary, false}};
   return all[product];
 }
 
@@ -254,7 +256,8 @@ void DeviceStep::Multiply(ProductKind kind, int tiling, bool is_pair, const Devi
         ChooseTiling(kind, rows, matrix, is_pair, device_->processors(), device_->shared_bytes());
   }
   if (kind == ProductKind::kInteger) {
-    return LaunchIntegers({product, quantized_, is_pair}, tiling);
+    return LaunchIntegers({product, QuantizedFor(matrix, rows), is_pair}, tiling,
+                          ends.is_quantized);
   }
   device_->Launch(ProductNumber(kind, tiling, is_pair), &product,
                   BlocksOf(FactsOf(kind, tiling), rows, matrix.columns));
@@ -264,7 +267,7 @@ void DeviceStep::LaunchProduct(StepProduct product, int layer, int tiling, int r
                                const int32_t* row_numbers) {
   const ProductKind kind = KindFor(product, rows);
   if (kind == ProductKind::kWarpgroup) return LaunchWarpgroups(product, layer, tiling, rows);
-  Multiply(kind, tiling, product == kGateUp, MatrixOf(product, layer), EndsOf(product), rows,
+  Multiply(kind, tiling, product == kGateUp, MatrixOf(product, layer), EndsOf(product, rows), rows,
            row_numbers, product == kHead ? shape_.logit_softcap : 0);
 }
 
@@ -273,7 +276,7 @@ void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, in
   auto* const memory = reinterpret_cast<uint16_t*>(buffers_.gated);
   const Bf16Rows gated = {memory, static_cast<int>(pitch)},
                  packed = {memory + pitch * WidestInput(shape_), static_cast<int>(pitch)};
-  const Ends ends = EndsOf(product);
+  const Ends ends = EndsOf(product, rows);
   const DeviceMatrix& matrix = MatrixOf(product, layer);
   if (product != kDown) {
     const PackRowsProgram pack = {ends.x, packed, rows, matrix.inputs, ends.x_stride};
@@ -288,7 +291,7 @@ void DeviceStep::LaunchWarpgroups(StepProduct product, int layer, int tiling, in
 
 void DeviceStep::LaunchAdapters(const Form& form, int layer, StepProduct product) {
   if (form.adapter_runs == 0 || !adapters_.Changes(product)) return;
-  const Ends ends = EndsOf(product);
+  const Ends ends = EndsOf(product, form.rows);
   adapters_.Launch({form.plan->table(), form.rows, form.adapter_runs}, layer, product, ends.x,
                    ends.y);
 }
@@ -299,7 +302,7 @@ void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product)
   if (form.adapter_runs == 0) return LaunchProduct(product, layer, tiling, form.rows);
   const bool is_pair = product == kGateUp;
   DeviceMatrix matrix = MatrixOf(product, layer);
-  Ends ends = EndsOf(product);
+  Ends ends = EndsOf(product, form.rows);
   const bool splits_pair = is_pair && adapters_.Changes(kGateUp);
   if (splits_pair) {  // the products of both matrices, without GELU
     matrix.outputs = ends.y_stride = matrix.columns;
@@ -310,10 +313,12 @@ void DeviceStep::LaunchInLayer(const Form& form, int layer, StepProduct product)
   LaunchAdapters(form, layer, product);
 }
 
-void DeviceStep::LaunchIntegers(IntegerArguments product, int tiling) {
+void DeviceStep::LaunchIntegers(IntegerArguments product, int tiling, bool are_quantized) {
   const DeviceMatrix& matrix = product.matrix;
-  product.quantized.stride = IntegerRows::PaddedRows(product.rows);
-  device_->Launch(kQuantizeProgram, &product, QuantizeProgram::Blocks(product.rows, matrix.inputs));
+  if (!are_quantized) {
+    device_->Launch(kQuantizeProgram, &product,
+                    QuantizeProgram::Blocks(product.rows, matrix.inputs));
+  }
   device_->Launch(IntegerProductNumber(matrix.form, tiling), &product,
                   BlocksOf(IntegerFactsOf(tiling), product.rows, matrix.columns));
 }
@@ -327,7 +332,8 @@ void DeviceStep::AllocateQuantized(int rows) {
   quantized_.scales = NewFloats(blocks);
 }
 
-void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm) {
+void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* x_norm,
+                            const DeviceMatrix* next) {
   AddNormProgram norm;
   norm.table = form.plan->table();
   norm.columns = shape_.hidden;
@@ -337,6 +343,7 @@ void DeviceStep::LaunchNorm(const Form& form, const float* y_norm, const float* 
   norm.x_norm = x_norm;
   norm.x = buffers_.x;
   norm.normed = buffers_.normed;
+  if (next != nullptr) norm.quantized = QuantizedFor(*next, form.rows);
   Launch(device_, norm, form.rows);
 }
 
@@ -377,12 +384,14 @@ void DeviceStep::LaunchAttention(const Form& form, int layer, const Before& befo
                   std::min(2 * device_->processors(), most));
   if (!form.splits) return;
   before("combine", layer);
-  const CombineProgram combine = {form.plan->table(),
-                                  place,
-                                  is_global,
-                                  model_->multiplies_bf16 ? place.sharers : tile_rows,
-                                  states_,
-                                  buffers_.attended};
+  const CombineProgram combine = {
+      form.plan->table(),
+      place,
+      is_global,
+      model_->multiplies_bf16 ? place.sharers : tile_rows,
+      states_,
+      buffers_.attended,
+      CombineQuantizes() ? QuantizedFor(weights.out, form.rows) : IntegerRows()};
   Launch(device_, combine, form.rows * shape_.heads);
 }
 
@@ -397,13 +406,13 @@ void DeviceStep::LaunchLayer(const Form& form, int layer, const Before& before) 
   LaunchAttention(form, layer, before);
   product("out", kOut);
   before("norm 1", layer);
-  LaunchNorm(form, weights.post_attention_norm, weights.pre_feedforward_norm);
+  LaunchNorm(form, weights.post_attention_norm, weights.pre_feedforward_norm, &weights.gate_up);
   product("gate, up", kGateUp);
   product("down", kDown);
   before("norm 2", layer);
-  LaunchNorm(
-      form, weights.post_feedforward_norm,
-      is_last ? model_->final_norm : model_->layers[static_cast<size_t>(layer) + 1].input_norm);
+  const DeviceLayer* const next = is_last ? nullptr : &weights + 1;
+  LaunchNorm(form, weights.post_feedforward_norm, is_last ? model_->final_norm : next->input_norm,
+             is_last ? nullptr : &next->qkv);
 }
 
 void DeviceStep::LaunchAll(const Form& form, const Before& before) {
@@ -418,6 +427,7 @@ void DeviceStep::LaunchAll(const Form& form, const Before& before) {
   embed.epsilon = shape_.epsilon;
   embed.x = buffers_.x;
   embed.normed = buffers_.normed;
+  embed.quantized = QuantizedFor(model_->layers[0].qkv, form.rows);
   Launch(device_, embed, form.rows);
   for (int layer = 0; layer < shape_.layers(); ++layer) LaunchLayer(form, layer, before);
   if (form.wanted == 0) return;

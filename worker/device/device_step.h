@@ -1,9 +1,9 @@
 // DeviceStep: one forward pass of a batch on a Device, in float32, or with products in bfloat16 or
 // integers. Its bits equal those of the CPU kernels. A layer takes nine launches, with warpgroup
-// products twelve, four more that quantize rows if its matrices are quantized, and two more for
-// each matrix product that LoRA adapters of the step's rows change. A step of at most kGraphRows
-// rows is replayed from a captured graph; there is one graph for each of 1, 2, 4, ... rows, with
-// and without adapters.
+// products twelve, one or two more that quantize rows if its matrices are quantized, and two more
+// for each matrix product that LoRA adapters of the step's rows change. A step of at most
+// kGraphRows rows is replayed from a captured graph; there is one graph for each of 1, 2, 4, ...
+// rows, with and without adapters.
 //
 // Thread safety: none; one step at a time. The device and the model must outlive the DeviceStep.
 #ifndef HEARTH_WORKER_DEVICE_DEVICE_STEP_H_
@@ -106,8 +106,9 @@ class DeviceStep {
     int x_stride;
     float* y;
     int y_stride;
+    bool is_quantized;  // the program that writes x also quantizes x
   };
-  Ends EndsOf(StepProduct product) const;
+  Ends EndsOf(StepProduct product, int rows) const;
   // Parameters of the launches of one step.
   struct Form {
     const StepPlan* plan;
@@ -131,10 +132,20 @@ class DeviceStep {
   void LaunchWarpgroups(StepProduct product, int layer, int tiling, int rows);
   void LaunchInLayer(const Form& form, int layer, StepProduct product);
   void LaunchAdapters(const Form& form, int layer, StepProduct product);
-  // Quantizes the rows, and multiplies them. The quantized rows stay valid until the next call.
-  void LaunchIntegers(IntegerArguments product, int tiling);
+  // Quantizes the rows unless they `are_quantized`, and multiplies them.
+  void LaunchIntegers(IntegerArguments product, int tiling, bool are_quantized);
   void AllocateQuantized(int rows);
-  void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm);
+  // Returns where to quantize `rows` rows for a product of the matrix; null if its weights are not
+  // quantized.
+  IntegerRows QuantizedFor(const DeviceMatrix& matrix, int rows) const {
+    if (matrix.form == IntegerForm::kNone) return {};
+    return {quantized_.ints, quantized_.scales, IntegerRows::PaddedRows(rows)};
+  }
+  bool CombineQuantizes() const { return shape_.head_dim % IntegerTile::kInputs == 0; }
+  // `next`: the matrix that multiplies the result; null: the output matrix, which multiplies some
+  // of the rows.
+  void LaunchNorm(const Form& form, const float* y_norm, const float* x_norm,
+                  const DeviceMatrix* next);
   // How products of a matrix with rows in float32 are computed.
   ProductKind KindOf(const DeviceMatrix& matrix) const {
     if (matrix.form != IntegerForm::kNone) return ProductKind::kInteger;
@@ -153,7 +164,9 @@ class DeviceStep {
   const DeviceShape& shape_;
   StepPlan few_, many_;
   Buffers buffers_;
-  IntegerRows quantized_;  // rows of the next product; unused if no matrix is quantized
+  // Rows of the next product; unused if no matrix is quantized. The programs before a product write
+  // it, except the rows of `down` and of the output matrix, and of `out` in steps of many rows.
+  IntegerRows quantized_;
   SplitStates states_;
   GreedyKey *slice_keys_, *keys_;  // [wanted][kSlices]; [wanted]
   // Measured: with 32 rows overlap is slower, because waiting blocks occupy registers and shared

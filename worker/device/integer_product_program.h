@@ -1,6 +1,6 @@
 // Integer products on tensor cores, with the bits of worker/kernels/integer_product.h:
-// QuantizeProgram quantizes rows to blocks of 32 integers, then IntegerProductProgram multiplies
-// them by quantized weights (integer_matrix.h). The integer sum of a block is exact. Each output
+// rows are quantized to blocks of 32 integers (integer_matrix.h), then IntegerProductProgram
+// multiplies them by quantized weights. The integer sum of a block is exact. Each output
 // y[row][output] is a float32 sum that starts at +0 and adds the scaled sums in ascending order of
 // the blocks, so every tiling gives the same bits.
 //
@@ -26,78 +26,27 @@ struct IntegerArguments : ProductArguments {
   bool is_pair = false;  // whether `matrix` is a pair of matrices for the gated GELU
 };
 
-// Quantizes rows. A warp quantizes four blocks of one row; a lane has four values of a block.
+// Quantizes rows that no other program has quantized.
 struct QuantizeProgram : IntegerArguments {
-  static constexpr int kWarps = 8, kBlocksEach = 4;
+  static constexpr int kWarps = 8;
   struct Shared {};
 
   static int Blocks(int rows, int inputs) {
-    const int units = rows * ((IntegerBlocks(inputs) + kBlocksEach - 1) / kBlocksEach);
+    const int units = rows * ((inputs + kQuantizedInputs - 1) / kQuantizedInputs);
     return (units + kWarps - 1) / kWarps;
   }
 
   HEARTH_HOST_DEVICE void Run(Shared*, BlockNumber block) const {
     WaitForEarlier();
     AllowNextLaunch();
-    PerThread<Float4, 1, kWarps> values;
-    PerThread<uint32_t, 2, kWarps> most;  // bits of the largest |x|; a NaN is the largest
     FOR_WARPS(warp, kWarps) {
       const int unit = block.number * kWarps + warp, row = unit % rows;
-      const int first = unit / rows * kBlocksEach * IntegerTile::kInputs;
+      const int first = unit / rows * kQuantizedInputs;
       if (first >= matrix.inputs) continue;
       const int from = row_numbers != nullptr ? row_numbers[row] : row;
-      FOR_LANES(lane) {
-        const int input = first + lane * 4;
-        Float4 four = {};  // values past the last input are 0
-        if (input < matrix.inputs) {
-          four = LoadFloat4(x + static_cast<int64_t>(from) * x_stride + input);
-        }
-        values.At(warp, lane)[0] = four;
-        most.At(warp, lane)[0] = 0;
-        HEARTH_UNROLL
-        for (int i = 0; i < 4; ++i) KeepMost(exact::BitsOf(four.v[i]), most.At(warp, lane));
-      }
-      HEARTH_UNROLL
-      for (int mask = 1; mask < 8; mask *= 2) {
-        ShuffleXor(&most, 0, mask, warp, &most, 1);
-        FOR_LANES(lane) { KeepMost(most.At(warp, lane)[1], most.At(warp, lane)); }
-      }
-      FOR_LANES(lane) {
-        const int number = (first + lane * 4) / IntegerTile::kInputs;
-        if (number >= IntegerBlocks(matrix.inputs)) continue;
-        Write(values.At(warp, lane)[0], most.At(warp, lane)[0], lane,
-              static_cast<int64_t>(number) * quantized.stride + row);
-      }
+      QuantizeInputs(x + static_cast<int64_t>(from) * x_stride, matrix.inputs, first, quantized,
+                     row);
     }
-  }
-
- private:
-  static HEARTH_HOST_DEVICE void KeepMost(uint32_t bits, uint32_t* most) {
-    const uint32_t size = bits & 0x7fffffffu;
-    if (*most < size) *most = size;
-  }
-
-  // Writes four integers; the first lane of a block also writes the scale.
-  HEARTH_HOST_DEVICE void Write(const Float4& values, uint32_t most, int lane, int64_t at) const {
-    constexpr uint32_t kInfinityBits = 0x7f800000u, kNaNBits = 0x7fc00000u;
-    constexpr uint32_t kLeastBits = 0x0d800000u;  // 2^-100, which is kLeastQuantized
-    // Adding kRounds gives the nearest integer in the lowest bits, which are 0 in kRounds.
-    constexpr float kRounds = 0x1.8p+23f;
-    const bool is_zero = most < kLeastBits, is_finite = most < kInfinityBits;
-    uint32_t word = 0;
-    float scale = is_zero ? 0.0f : exact::FloatOf(kNaNBits);
-    if (!is_zero && is_finite) {
-      const float inverse = exact::Div(127.0f, exact::FloatOf(most));
-      scale = exact::Div(exact::FloatOf(most), 127.0f);
-      HEARTH_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float nearest = exact::Add(exact::Mul(values.v[i], inverse), kRounds);
-        word |= (exact::BitsOf(nearest) & 0xff) << (8 * i);
-      }
-    }
-    unsigned char* const ints = quantized.ints + at * IntegerTile::kInputs;
-    reinterpret_cast<uint32_t*>(ints)[lane % 4 * 2 + lane % 8 / 4] = word;
-    if (lane % 8 == 0) quantized.scales[at] = scale;
   }
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "worker/device/block_program.h"
+#include "worker/device/integer_matrix.h"
 #include "worker/device/product_program.h"
 #include "worker/device/step_table.h"
 
@@ -69,7 +70,8 @@ struct EmbedProgram {
   StepTable table;
   const float* norm;  // [hidden]
   float scale, epsilon;
-  float *x, *normed;  // [rows][hidden]
+  float *x, *normed;      // [rows][hidden]
+  IntegerRows quantized;  // of `normed`; not written if null
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const int row = block.number, columns = embedding.inputs;
@@ -111,10 +113,12 @@ struct EmbedProgram {
         for (int i = warp * 32 + lane; i < columns; i += kThreads) {
           const float value = shared->values[i];
           x[at + i] = value;
-          normed[at + i] = exact::Mul(exact::Mul(value, inverse), norm[i]);
+          shared->values[i] = exact::Mul(exact::Mul(value, inverse), norm[i]);
+          normed[at + i] = shared->values[i];
         }
       }
     }
+    QuantizeRow<kWarps>(shared->values, columns, quantized, row);
   }
 };
 
@@ -132,6 +136,7 @@ struct AddNormProgram {
   float epsilon;
   const float *y, *y_norm, *x_norm;  // y: [rows][columns]; norms: [columns]
   float *x, *normed;                 // [rows][columns]
+  IntegerRows quantized;             // of `normed`; not written if null
 
   HEARTH_HOST_DEVICE void Run(Shared* shared, BlockNumber block) const {
     const bool is_row = block.number < *table.row_count;
@@ -173,10 +178,12 @@ struct AddNormProgram {
         const float inverse = InverseNorm(shared->partial[1], columns, epsilon);
         for (int i = warp * 32 + lane; i < columns; i += kThreads) {
           x[at + i] = shared->x[i];
-          normed[at + i] = exact::Mul(exact::Mul(shared->x[i], inverse), shared->x_norm[i]);
+          shared->x[i] = exact::Mul(exact::Mul(shared->x[i], inverse), shared->x_norm[i]);
+          normed[at + i] = shared->x[i];
         }
       }
     }
+    QuantizeRow<kWarps>(shared->x, columns, quantized, block.number);
   }
 };
 

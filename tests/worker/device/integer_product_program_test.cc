@@ -230,6 +230,59 @@ TEST(IntegerProductProgram, NotFiniteRowChangesNoOtherRow) {
   }
 }
 
+// Returns the integers, then the bytes of the scales.
+std::vector<unsigned char> BytesOf(const IntegerRows& rows, int inputs) {
+  const int count = IntegerBlocks(inputs) * rows.stride;
+  std::vector<unsigned char> bytes(rows.ints, rows.ints + count * IntegerTile::kInputs);
+  const auto* scales = reinterpret_cast<const unsigned char*>(rows.scales);
+  bytes.insert(bytes.end(), scales, scales + static_cast<size_t>(count) * sizeof(float));
+  return bytes;
+}
+
+// CombineProgram quantizes also rows that an AttendProgram has combined.
+TEST(CombineProgram, QuantizesLikeQuantizeProgram) {
+  constexpr int kHeads = 3, kDim = 160, kInputs = kHeads * kDim, kRows = 8, kSplits = 2;
+  std::vector<float> attended = RandomRows(kRows, kInputs);
+  // Each second row has the softmax states of two splits.
+  constexpr int kSlots = kRows / 2 * kSplits * kHeads;
+  std::vector<float> outputs = RandomRows(kSlots, kDim), scalars;
+  for (int slot = 0; slot < kSlots; ++slot) {
+    scalars.insert(scalars.end(), {static_cast<float>(slot % 5), 1.0f + static_cast<float>(slot)});
+  }
+  std::vector<RowItems> items;
+  for (int row = 0; row < kRows; ++row) items.push_back({row, row % 2 == 0 ? 0 : kSplits});
+  for (int row = 1; row < kRows; row += 2)
+    items[static_cast<size_t>(row)].first = row / 2 * kSplits;
+  const int32_t rows = kRows;
+  CombineProgram combine = {};
+  combine.table.row_count = &rows;
+  combine.table.lists[0].row_items = items.data();
+  combine.place.heads = combine.place.kv_heads = kHeads;
+  combine.place.head_dim = kDim;
+  combine.place.sharers = combine.tile_rows = 1;
+  combine.states = {scalars.data(), outputs.data()};
+  combine.attended = attended.data();
+  constexpr size_t kCount = size_t{kInputs} / IntegerTile::kInputs * kRows;
+  std::vector<unsigned char> ints(kCount * IntegerTile::kInputs), want_ints(ints);
+  std::vector<float> scales(kCount), want_scales(kCount);
+  combine.quantized = {ints.data(), scales.data(), kRows};
+  EmulatedDevice device;
+  const std::vector<float> before = attended;
+  Launch(&device, combine, kRows * kHeads);
+  for (int row = 0; row < kRows; ++row) {
+    const size_t at = static_cast<size_t>(row) * kInputs;
+    const bool is_same = std::memcmp(&before[at], &attended[at], kInputs * sizeof(float)) == 0;
+    EXPECT_EQ(is_same, row % 2 == 0) << row;
+  }
+  IntegerArguments arguments = {};
+  arguments.matrix.inputs = arguments.x_stride = kInputs;
+  arguments.x = attended.data();
+  arguments.rows = kRows;
+  arguments.quantized = {want_ints.data(), want_scales.data(), kRows};
+  device.Launch(kQuantizeProgram, &arguments, QuantizeProgram::Blocks(kRows, kInputs));
+  EXPECT_EQ(BytesOf(combine.quantized, kInputs), BytesOf(arguments.quantized, kInputs));
+}
+
 TEST(IntegerWeight, EveryTypeIsWidenedExactly) {
   for (const ElementType type : kBlockTypes) {
     const Matrix matrix({type}, 512, 35, false);
