@@ -322,9 +322,10 @@ class Kit:
         out = self.work / geometry
         if geometry in self.making:
             try:
-                self.making.pop(geometry).wait(max(1, min(90, self.ends - time.monotonic())))
+                self.making[geometry].wait(max(1, min(90, self.ends - time.monotonic())))
             except subprocess.TimeoutExpired:
                 raise NotRun("its weights were not ready in time") from None
+            del self.making[geometry]
         if not out.exists():
             self.command("weights", *self.weights_command(geometry), limit=90)
         return out
@@ -335,11 +336,19 @@ class Kit:
             flags += ["--set", f"layer_types={GEOMETRIES[geometry]}"]
         return [*self.python("scripts/make_checkpoint.py"), self.work / geometry, *flags]
 
-    def make_weights(self):
-        """Starts making the weights in the background, because it takes a minute of one core."""
-        for geometry in GEOMETRIES if self.device == "cuda" else ():
+    def make_weights(self, parts):
+        """Starts making the weights for these parts in the background, because it takes a minute of
+        one core."""
+        for geometry in sorted(geometries_of(parts)) if self.device == "cuda" else ():
             with open(self.out / "log/weights.txt", "ab") as log:
                 self.making[geometry] = start(self.weights_command(geometry), log, self.work)
+
+    def drop_weights(self, parts):
+        """Deletes the weights that none of these parts uses."""
+        for geometry in GEOMETRIES.keys() - geometries_of(parts):
+            if geometry in self.making:
+                end(self.making.pop(geometry))
+            shutil.rmtree(self.work / geometry, ignore_errors=True)
 
     def small(self):
         """Returns --model if given, else a 270M model with random weights or, without a device, a
@@ -451,6 +460,7 @@ def of_parts(command, limit, *more, geometry=None):
         folder = kit.checkpoint(geometry) if geometry else kit.small()
         kit.command(name, *kit.python("bench/gpu/parts.py"), command, folder, kit.device,
                     kit.folder, kit.out / "log" / name, *more, limit=limit)
+    part.geometry = geometry
     return part
 
 
@@ -477,6 +487,7 @@ def steps(geometry, dtype=None):
         prefix = 2048 if kit.device == "cuda" else 256
         kit.command(name, kit.folder / "bin/gpu_step_bench", folder, kit.device,
                     dtype or kit.dtype(), prefix, 5, limit=60)
+    part.geometry = geometry
     return part
 
 
@@ -497,7 +508,7 @@ def peers(geometry, mode):
         prefix = 256 if kit.device == "cpu" else 512 if mode == "layers" else 2048
         kit.command(name, *kit.python("bench/gpu/peer.py"), folder, kit.device, kit.dtype(), mode,
                     prefix, 5, limit={"compiled": 200, "layers": 120}.get(mode, 75))
-        shutil.rmtree(kit.work / "27b", ignore_errors=True)
+    part.geometry = geometry
     return part
 
 
@@ -557,6 +568,21 @@ PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts(
                                         "hearth_gpu_test")}
 
 
+def geometries_of(parts):
+    """Returns the models of GEOMETRIES whose weights these parts use."""
+    return {getattr(PARTS[name], "geometry", None) for name in parts} & GEOMETRIES.keys()
+
+
+def run_parts(kit, names):
+    if "probes" not in names:  # it measures the machine's memory, without weights being made
+        kit.make_weights(names)
+    for at, name in enumerate(names, 1):
+        kit.run(name, PARTS[name])
+        if name == "probes":
+            kit.make_weights(names[at:])
+        kit.drop_weights(names[at:])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kit", type=pathlib.Path)
@@ -572,10 +598,7 @@ def main():
     kit = Kit(args.kit.resolve(), args.out.resolve(), args.seconds, args.model)
     try:
         kit.look_around()
-        for name in parts:
-            kit.run(name, PARTS[name])
-            if name == "probes":
-                kit.make_weights()
+        run_parts(kit, parts)
     finally:
         for making in kit.making.values():
             end(making)

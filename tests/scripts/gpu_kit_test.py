@@ -155,6 +155,31 @@ class GpuKit(unittest.TestCase):
         file = pathlib.Path((kit.out / "log/service.txt").read_text().strip())
         self.assertEqual(file.parent, kit.work)
 
+    def test_weights_are_kept_until_their_last_part(self):
+        kit, seen = self.open_kit("cuda"), []
+        (self.kit / "scripts").mkdir()
+        (self.kit / "scripts/make_checkpoint.py").write_text(
+            "import os, sys; os.mkdir(sys.argv[1])")
+
+        def see(kit, name):
+            for geometry in kit.making.copy():
+                kit.checkpoint(geometry)
+            seen.append((name, {folder.name for folder in kit.work.iterdir()}))
+
+        def using(geometry):
+            def part(kit, name):
+                see(kit, name)
+            part.geometry = geometry
+            return part
+
+        parts = {"bits": see, "probes": see, "eager-27b": using("27b"), "eager-1b": using("1b"),
+                 "steps-27b": using("27b"), "tests": see}
+        with unittest.mock.patch.dict(gpu_kit.PARTS, parts):
+            gpu_kit.run_parts(kit, list(parts))
+        self.assertEqual(seen, [("bits", set()), ("probes", set()), ("eager-27b", {"1b", "27b"}),
+                                ("eager-1b", {"1b", "27b"}), ("steps-27b", {"27b"}),
+                                ("tests", set())])
+
     def test_missing_program_is_a_failure_with_its_name(self):
         with self.assertRaisesRegex(gpu_kit.Failed, "No such file.*no-such-program"):
             self.open_kit().command("driver", "no-such-program", limit=5)
