@@ -1,12 +1,13 @@
 """Runs the parts of a GPU kit, the most valuable first, and keeps their output.
 
-    kit.py KIT OUT [--model DIR] [--seconds 520] [--only PART,...]
+    kit.py KIT OUT [--model DIR] [--seconds 520] [--only PART|FIRST..LAST,...]
 
 KIT: an unpacked kit (scripts/gpu_kit.sh). After each part OUT/figures.json is written anew:
 machine, driver, commit; for each part whether it ran, or why not; for each row its runs, median,
-spread and bar. OUT/log has each part's output, and the logs of its workers and stores. Without a
-device the parts that need none run on the CPU, on a tiny model. --model: a checkpoint with real
-weights of the 270M (default: made-up weights).
+spread and bar. OUT/log has each part's output, and the logs of its workers and stores. With --only,
+the figures of other parts that an earlier run on this machine left in OUT are kept; an end of a
+range may be missing. Without a device the parts that need none run on the CPU, on a tiny model.
+--model: a checkpoint with real weights of the 270M (default: made-up weights).
 """
 
 import argparse
@@ -124,6 +125,7 @@ class Kit:
         self.device, self.machine = "cpu", {"cpu": cpu_name(), "cores": os.cpu_count(),
                                             "kernel": platform.release()}
         self.parts, self.rows, self.making = [], [], {}
+        self.driver = "none"
         self.lost = ""  # why no part can run any more
         self.unread = 0  # lines of the current part that are not JSON, although they begin like it
         (out / "log").mkdir(parents=True, exist_ok=True)
@@ -136,20 +138,35 @@ class Kit:
             self.device = "cuda"
             self.machine["gpu"] = torch.cuda.get_device_name(0)
             try:
-                self.machine["driver"] = self.command(
+                self.driver = self.command(
                     "driver", "nvidia-smi", "--query-gpu=driver_version,memory.total",
                     "--format=csv,noheader", limit=20).strip()
             except NotRun as why:
-                self.machine["driver"] = f"nvidia-smi: {why}"
+                self.driver = f"nvidia-smi: {why}"
+
+    def keep_earlier(self, parts):
+        """Keeps the figures of other parts that an earlier run of this kit on this machine left in
+        OUT. Deletes the logs of these parts."""
+        for name in parts:
+            (self.out / "log" / f"{name}.txt").unlink(missing_ok=True)
+            shutil.rmtree(self.out / "log" / name, ignore_errors=True)
+        file = self.out / "figures.json"
+        earlier = json.loads(file.read_text()) if file.exists() else {}
+        if all(earlier.get(key) == value for key, value in self.origin().items()):
+            self.parts = [part for part in earlier["parts"] if part["part"] not in parts]
+            self.rows = [row for row in earlier["rows"] if row["part"] not in parts]
+
+    def origin(self):
+        """Returns what figures of one file have in common."""
+        made = "270M" if self.device == "cuda" else "tiny model"
+        weights = f"of {self.model}" if self.model else f"of a {made}, made here"
+        return {"commit": (self.folder / "commit").read_text().strip(), "machine": self.machine,
+                "device": self.device, "weights": weights}
 
     def write(self):
         self.derive()
-        commit = (self.folder / "commit").read_text().strip()
-        made = "270M" if self.device == "cuda" else "tiny model"
-        weights = f"of {self.model}" if self.model else f"of a {made}, made here"
-        figures = {"commit": commit, "machine": self.machine, "device": self.device,
-                   "weights": weights, "parts": self.parts, "bars": self.report(),
-                   "rows": self.rows}
+        figures = {**self.origin(), "driver": self.driver, "parts": self.parts,
+                   "bars": self.report(), "rows": self.rows}
         text = json.dumps(figures, indent=1) + "\n"
         (self.out / "figures.json.new").write_text(text)
         (self.out / "figures.json.new").rename(self.out / "figures.json")
@@ -294,6 +311,8 @@ class Kit:
         except NotRun as why:
             state = "failed" if isinstance(why, Failed) else "not run"
             told.update(state=state, why=str(why))
+            if isinstance(why, TimedOut):
+                told["timed_out"] = True
         except Exception as error:  # an error in one part must not stop the remaining parts
             told.update(state="failed", why=f"{type(error).__name__}: {error}"[:500])
         if self.unread:
@@ -451,8 +470,10 @@ def restore(kit, name):
     kit.command(name, kit.folder / "bin/device_restore_bench", *shape, limit=40)
 
 
-def of_parts(command, limit, *more, geometry=None):
+def of_parts(command, limit, *more, geometry=None, after=None):
     def part(kit, name):
+        if any(of["part"] == after and "timed_out" in of for of in kit.parts):
+            raise NotRun(f"{after} was ended at its limit")
         if command == "tokens":
             kit.needs("model_probe")
         if geometry:
@@ -531,31 +552,31 @@ def sanitizers(tools, program, *arguments):
 INVARIANT = ("--exactness", "invariant")
 BF16 = (*INVARIANT, "--arithmetic", "bf16")
 # The most important parts come first, because the last parts are skipped when the time is over.
-PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts("workers", 90),
-         "workers-bf16": of_parts("workers", 90, "--arithmetic", "bf16"),
-         "workers-int8": of_parts("workers", 90, "--weights", "q8_0"),
+PARTS = {"bits": device_bits, "workers": of_parts("workers", 90),
+         "workers-bf16": of_parts("workers", 90, "--arithmetic", "bf16", after="workers"),
+         "workers-int8": of_parts("workers", 90, "--weights", "q8_0", after="workers"),
          "probes": probes,
          **{f"bars-{model.lower()}": device_bench(60, ("bars", model, "bf16"))
             for model in ("4B", "270M", "1B", "27B", "12B")},
          "restore": restore,
          "bars-integers": device_bench(60, ("bars", "4B", "q8_0"), ("bars", "4B", "q4_0"),
                                        ("bars", "27B", "q4_0")),
-         "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
          "service-bf16": of_parts("service", 60, "128", "host", *BF16),
          "service-bf16-4b": of_parts("service", 90, "128", "host", *BF16, geometry="4b"),
-         "products-4b": products("4b"), "products-27b": products("27b"),
-         "layers-4b": peers("4b", "layers"), "layers": peers(None, "layers"),
-         "layers-1b": peers("1b", "layers"), "bars-float32": device_bench(
-             40, ("bars", "270M"), ("bars", "1B"), ("bars", "4B")),
          "device-270m": device_bench(40, ("tokens", "270M"), ("prefill", "270M"),
                                      ("tokens", "270M", "bf16"), ("prefill", "270M", "bf16")),
+         "tokens": of_parts("tokens", 90), "tests": tests, "tensor-cores": tensor_cores,
          "device-4b": device_bench(40, ("tokens", "4B"), ("prefill", "4B"),
                                    ("tokens", "4B", "bf16"), ("prefill", "4B", "bf16")),
          "device-1b": device_bench(40, ("tokens", "1B"), ("prefill", "1B"),
                                    ("tokens", "1B", "bf16"), ("prefill", "1B", "bf16")),
+         "sanitizers": sanitizers(("memcheck", "racecheck"), "device_step_bench", "tiny"),
+         "products-4b": products("4b"), "products-27b": products("27b"),
+         "layers-4b": peers("4b", "layers"), "layers": peers(None, "layers"),
+         "layers-1b": peers("1b", "layers"),
          "service-invariant": of_parts("service", 90, "128", "gpu", *INVARIANT),
-         "tokens": of_parts("tokens", 90), "tests": tests,
          "service": of_parts("service", 90), "service-512": of_parts("service", 90, "512"),
+         "bars-float32": device_bench(40, ("bars", "270M"), ("bars", "1B"), ("bars", "4B")),
          "products-270m": products("270m"), "products-1b": products("1b"),
          "steps": steps(None), "steps-float32": steps(None, "float32"),
          "eager": peers(None, "eager"), "compiled": peers(None, "compiled"),
@@ -571,6 +592,17 @@ PARTS = {"tensor-cores": tensor_cores, "bits": device_bits, "workers": of_parts(
 def geometries_of(parts):
     """Returns the models of GEOMETRIES whose weights these parts use."""
     return {getattr(PARTS[name], "geometry", None) for name in parts} & GEOMETRIES.keys()
+
+
+def parts_of(text):
+    """Returns the parts of --only: names and ranges FIRST..LAST; a range without an end is open.
+    Raises ValueError for an unknown name."""
+    names, parts = list(PARTS), []
+    for item in text.split(","):
+        first, dots, last = item.partition("..")
+        begin = names.index(first) if first or not dots else 0
+        parts += names[begin:names.index(last) + 1 if last else len(names) if dots else begin + 1]
+    return parts
 
 
 def run_parts(kit, names):
@@ -589,23 +621,25 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--seconds", type=float, default=520)
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default="..")
     args = parser.parse_args()
-    parts = args.only.split(",")
-    for name in parts:
-        if name not in PARTS:
-            parser.error(f"--only {name}: must be one of {', '.join(PARTS)}")
-    kit = Kit(args.kit.resolve(), args.out.resolve(), args.seconds, args.model)
     try:
-        kit.look_around()
+        parts = parts_of(args.only)
+    except ValueError as error:
+        parser.error(f"--only: {error}; must be of {', '.join(PARTS)}")
+    kit = Kit(args.kit.resolve(), args.out.resolve(), args.seconds, args.model)
+    kit.look_around()
+    kit.keep_earlier(parts)
+    try:
         run_parts(kit, parts)
     finally:
         for making in kit.making.values():
             end(making)
         kit.write()
-        kit.print_report()
         shutil.rmtree(kit.work, ignore_errors=True)
-    return 1 if any(part["state"] == "failed" for part in kit.parts) else 0
+        kit.print_report()
+    failed = {part["part"] for part in kit.parts if part["state"] == "failed"}
+    return 1 if failed.intersection(parts) else 0
 
 
 if __name__ == "__main__":

@@ -180,6 +180,42 @@ class GpuKit(unittest.TestCase):
                                 ("eager-1b", {"1b", "27b"}), ("steps-27b", {"27b"}),
                                 ("tests", set())])
 
+    def test_second_run_keeps_figures_of_other_parts(self):
+        first = self.open_kit("cuda")
+        for part, row, value in (("bars-4b", "4B, bf16: tuned step of 1 sequences", 3.6),
+                                 ("layers-4b", "old", 1)):
+            first.run(part, lambda kit, name: kit.one(name, row, "ms", value))
+        second = self.open_kit("cuda")
+        second.keep_earlier(["layers-4b"])
+        second.run("layers-4b", lambda kit, name: kit.one(
+            name, "compiled layers: a step of 1 sequences, 512 tokens each, bfloat16", "ms", 4.0))
+        self.assertEqual([part["part"] for part in second.parts], ["bars-4b", "layers-4b"])
+        bar = {of["bar"]: of for of in second.report()}["4B, bf16: a token over layers-4b <= 0.95"]
+        self.assertEqual((bar["state"], bar["figure"]), ("met", 0.9))
+        self.assertEqual([row["row"] for row in second.rows if row["row"] == "old"], [])
+        for change in ({"device": "cpu"}, {"machine": {"gpu": "another"}}, {"commit": "2"}):
+            other = self.open_kit("cuda")
+            with unittest.mock.patch.object(other, "origin", lambda: {**first.origin(), **change}):
+                other.keep_earlier(["layers-4b"])
+            self.assertEqual((other.parts, other.rows), ([], []))
+
+    def test_only_takes_names_and_ranges(self):
+        names = list(gpu_kit.PARTS)
+        self.assertEqual(gpu_kit.parts_of(".."), names)
+        self.assertEqual(gpu_kit.parts_of(f"..{names[1]},{names[4]},{names[-2]}.."),
+                         [*names[:2], names[4], *names[-2:]])
+        for wrong in ("", "bits,", "bit", "bits..test"):
+            self.assertRaises(ValueError, gpu_kit.parts_of, wrong)
+
+    def test_workers_that_hang_skip_their_other_arithmetics(self):
+        kit = self.open_kit("cuda")
+        with unittest.mock.patch.object(kit, "command",
+                                        side_effect=gpu_kit.TimedOut("ended after 90 s")):
+            for name in ("workers", "workers-bf16", "workers-int8"):
+                kit.run(name, gpu_kit.PARTS[name])
+        self.assertEqual([part["why"] for part in kit.parts],
+                         ["ended after 90 s"] + 2 * ["workers was ended at its limit"])
+
     def test_missing_program_is_a_failure_with_its_name(self):
         with self.assertRaisesRegex(gpu_kit.Failed, "No such file.*no-such-program"):
             self.open_kit().command("driver", "no-such-program", limit=5)
