@@ -308,6 +308,8 @@ void OpenAiServer::Handle(const HttpRequest& request, const Answer& answer) {
     return answer->Send(200, PageHeaders("text/html; charset=utf-8"), kChatPage);
   }
   if (gets && path == "/health") {
+    const std::string failure = options_.failure == nullptr ? "" : options_.failure();
+    if (!failure.empty()) return error(503, failure);
     if (draining_) return error(503, "the server is draining");
     return SendJson({{"status", "ok"}}, answer.get());
   }

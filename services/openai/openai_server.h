@@ -13,6 +13,7 @@
 #define HEARTH_SERVICES_OPENAI_OPENAI_SERVER_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -42,6 +43,9 @@ struct OpenAiOptions {
   std::string version;
   // origins whose web pages may call this server; "*": all origins
   std::vector<std::string> origins;
+  // Returns why the worker cannot compute, which /health answers with 503; "" if it can. May be
+  // null.
+  std::function<std::string()> failure;
 };
 
 struct HttpApi;

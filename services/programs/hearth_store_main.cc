@@ -282,7 +282,7 @@ int Main(int argc, char** argv) {
        {"shared", flags.shared.url},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
-  const absl::Status served = Serve(
+  const absl::StatusOr<int> served = Serve(
       flags.server, {{"hearth.v1.CacheStore", &service}}, &admission, &metrics, *access,
       [opened](absl::Time deadline) {
         if (absl::Status status = opened->Flush(deadline); !status.ok()) {
@@ -291,7 +291,7 @@ int Main(int argc, char** argv) {
       },
       &stopped);
   metrics.Stop();  // must precede the end of `status`, which pages read
-  return served.ok() ? 0 : FailToStart(kProgram, served);
+  return served.ok() ? *served : FailToStart(kProgram, served.status());
 }
 
 }  // namespace

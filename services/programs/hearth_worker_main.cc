@@ -358,6 +358,7 @@ absl::StatusOr<std::unique_ptr<OpenAiServer>> OpenHttp(const WorkerFlags& flags,
   options.model_note = BaseModelNote(flags.engine.model_dir, flags.http_model);
   options.version = kVersion;
   options.origins = Words(flags.http_origins);
+  options.failure = &DeviceFailure;
   auto door = OpenAiServer::Open(std::move(options));
   if (!door.ok()) return door.status();
   Log(LogLevel::kInfo, "serving OpenAI's API", {{"address", (*door)->address()}});
@@ -443,6 +444,11 @@ void StartReports(const WorkerFlags& flags, const Engine* engine, const Tokenize
   link->StartReports(engine, ReportedName(flags.server.listen), ModelName(flags));
 }
 
+void SetCallbacks(EngineOptions* engine) {
+  engine->on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
+  engine->on_device_failure = &StopForDevice;
+}
+
 int Main(int argc, char** argv) {
   StoppedLine stopped;  // first, so that it is destroyed last
   WorkerFlags flags;
@@ -456,7 +462,7 @@ int Main(int argc, char** argv) {
   }
   const auto tokenizer = LoadTokenizer(flags.engine.model_dir, flags.chat_template);
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
-  flags.engine.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
+  SetCallbacks(&flags.engine);
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
   for (const std::string& note : NotesOf(flags, **engine, *tokenizer)) {
@@ -492,7 +498,7 @@ int Main(int argc, char** argv) {
   auto door = OpenHttp(flags, generator.get(), &admission, *access);
   if (!door.ok()) return FailToStart(kProgram, door.status());
   StartReports(flags, engine->get(), tokenizer->tokenizer.get(), link->get());
-  const absl::Status served = Serve(
+  const absl::StatusOr<int> served = Serve(
       flags.server, services, &admission, &metrics, *access,
       [&](absl::Time deadline) {
         // Ask the remaining HTTP calls to end. gRPC's server ends its own calls.
@@ -511,7 +517,7 @@ int Main(int argc, char** argv) {
   (*link)->StopReports();
   generator.reset();  // must precede the end of the engine, which the generator's jobs use
   engine->reset();    // must precede the end of the link, which unfinished publishes still use
-  return served.ok() ? 0 : FailToStart(kProgram, served);
+  return served.ok() ? *served : FailToStart(kProgram, served.status());
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ struct StopState {
   absl::Mutex mutex;
   bool is_kept ABSL_GUARDED_BY(mutex) = false;
   int came ABSL_GUARDED_BY(mutex) = 0;
+  std::string failure ABSL_GUARDED_BY(mutex);  // of StopForDevice
 };
 
 StopState& Stop() {
@@ -216,8 +217,25 @@ std::string WaitForStopSignal() {
   StopState& stop = Stop();
   absl::MutexLock lock(&stop.mutex);
   stop.mutex.Await(absl::Condition(
-      +[](StopState* state) ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->came != 0; }, &stop));
-  return SignalName(stop.came);
+      +[](StopState* state)
+           ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->came != 0 || !state->failure.empty(); },
+      &stop));
+  return stop.came == 0 ? "" : SignalName(stop.came);
+}
+
+void StopForDevice(const std::string& failure) {
+  {
+    absl::MutexLock lock(&Stop().mutex);
+    if (!Stop().failure.empty()) return;
+    Stop().failure = failure;
+  }
+  Log(LogLevel::kError, "the device failed; the process ends, because only a restart resets it",
+      {{"reason", failure}});
+}
+
+std::string DeviceFailure() {
+  absl::MutexLock lock(&Stop().mutex);
+  return Stop().failure;
 }
 
 void KeepFreedMemory() {

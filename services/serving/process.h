@@ -31,8 +31,13 @@ void HandleStopSignals();
 // From now on, the first stop signal is stored for WaitForStopSignal. A second one ends the process
 // with exit code 1.
 void KeepStopSignal();
-// Waits for a stop signal and returns the signal's name.
+// Waits for a stop signal or StopForDevice. Returns the signal's name, or "" without a signal.
 std::string WaitForStopSignal();
+// Logs that the device failed, and stops the process as a stop signal does, but with exit code 1.
+// Thread safety: any thread. The first call counts.
+void StopForDevice(const std::string& failure);
+// Returns the failure of StopForDevice; "" if there is none. Thread safety: any thread.
+std::string DeviceFailure();
 
 // Makes malloc keep freed memory instead of returning it to the system. Every request allocates and
 // frees buffers of megabytes, and touching fresh memory costs more than copying into it.

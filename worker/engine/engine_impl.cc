@@ -210,7 +210,16 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
     }
     if (!round->step.empty()) Step(std::move(round->step));
     if (round->auditing != nullptr) audit_.Step(round->auditing);
+    ReportDeviceFailure();
   }
+}
+
+void EngineImpl::ReportDeviceFailure() {
+  if (has_reported_failure_ || options_.on_device_failure == nullptr) return;
+  const std::string failure = model_->device_failure();
+  if (failure.empty()) return;
+  has_reported_failure_ = true;
+  options_.on_device_failure(failure);
 }
 
 // Admits waiting sequences in scheduling order, until memory does not suffice for one. Memory that

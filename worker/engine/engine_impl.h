@@ -89,6 +89,8 @@ class EngineImpl : public Engine {
   // Main loop.
   void Run(absl::Notification* started, absl::Status* start_status);
   absl::Status ComputeFingerprint();
+  // Calls on_device_failure if the device has failed, once.
+  void ReportDeviceFailure();
 
   // Admission, prefix lookup, and start of prefill.
   void AdmitWaiting();
@@ -149,6 +151,7 @@ class EngineImpl : public Engine {
     absl::Status status;  // result of the last FinishAhead
   };
   StepAheadState ahead_;
+  bool has_reported_failure_ = false;
 
   std::thread thread_;
 };

@@ -54,10 +54,10 @@ absl::Status CheckPort(const char* prefix, const std::string& listen) {
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }
 
-absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   Admission* admission, Metrics* metrics, const ServerAccess& access,
-                   const std::function<void(absl::Time)>& flush, StoppedLine* stopped,
-                   const std::function<void()>& drain) {
+absl::StatusOr<int> Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
+                          Admission* admission, Metrics* metrics, const ServerAccess& access,
+                          const std::function<void(absl::Time)>& flush, StoppedLine* stopped,
+                          const std::function<void()>& drain) {
   const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
   if (!limits.ok()) return limits.status();
   KeepStopSignal();
@@ -84,11 +84,13 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
 
   const std::string signal = WaitForStopSignal();
   const absl::Time start = absl::Now();
-  Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", admission->running()}});
+  std::vector<LogField> fields = {{"running_calls", admission->running()}};
+  if (!signal.empty()) fields.insert(fields.begin(), {"signal", signal});
+  Log(LogLevel::kInfo, "draining", fields);
   if (drain) drain();
   const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
   stopped->SetDrained(absl::Now() - start, cut_off);
-  return absl::OkStatus();
+  return DeviceFailure().empty() ? 0 : 1;
 }
 
 }  // namespace hearth

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/serving/access/server_access.h"
@@ -61,13 +62,14 @@ absl::Status CheckPorts(const ServerFlags& flags);
 // Checks the address `listen`. `prefix`: the part of its flag's name before "listen".
 absl::Status CheckPort(const char* prefix, const std::string& listen);
 
-// Serves until a stop signal. Returns OK after a drain, or the reason why the server could not
-// start. `drain`: called when the drain begins; null: nothing. `flush`: called when no call runs
-// any more. `stopped` logs the stop when main ends.
-absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   Admission* admission, Metrics* metrics, const ServerAccess& access,
-                   const std::function<void(absl::Time deadline)>& flush, StoppedLine* stopped,
-                   const std::function<void()>& drain = nullptr);
+// Serves until a stop signal or StopForDevice. After a drain, returns the exit code of the process:
+// 0, or 1 if the device failed. Returns an error if the server could not start. `drain`: called
+// when the drain begins; null: nothing. `flush`: called when no call runs any more. `stopped` logs
+// the stop when main ends.
+absl::StatusOr<int> Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
+                          Admission* admission, Metrics* metrics, const ServerAccess& access,
+                          const std::function<void(absl::Time deadline)>& flush,
+                          StoppedLine* stopped, const std::function<void()>& drain = nullptr);
 
 }  // namespace hearth
 

@@ -52,6 +52,10 @@ class DeviceEngine {
     options.exactness = ExactnessChoice::kInvariant;
     options.memory.pool_bytes = kPoolBytes;
     options.max_running = 16;
+    options.on_device_failure = [this](const std::string& text) {
+      failure = text;
+      has_failed.Notify();  // aborts if called twice
+    };
     engine = std::make_unique<EngineImpl>(
         options,
         std::make_unique<InvariantRunner>(InvariantGemma::Load(*dir, of_model).value(), KvChoice(),
@@ -103,6 +107,8 @@ class DeviceEngine {
   }
 
   std::shared_ptr<LateDevice> device;  // null: the CPU computes
+  absl::Notification has_failed;
+  std::string failure;  // passed to on_device_failure
   std::unique_ptr<EngineImpl> engine;
   std::function<void(int)> on_token;  // called with the index of each token
   int overlapped = 0;                 // number of tokens that were sent while a step was running
@@ -206,11 +212,21 @@ TEST(EngineOnDevice, FailureOfRunningStepEndsRequests) {
   };
   const Log log = device.Run({Greedy(20, 1), Greedy(20, 2)});
   ASSERT_EQ(log.size(), 12u);  // 4 tokens of each request
-  const std::string error =
-      " failed: device: the programs' end: an illegal memory access was encountered";
-  EXPECT_EQ(log[10], "0" + error);
-  EXPECT_EQ(log[11], "1" + error);
-  EXPECT_EQ(device.Run({Greedy(2, 3)}).back(), "0" + error);
+  const std::string error = "device: the programs' end: an illegal memory access was encountered";
+  EXPECT_EQ(log[10], "0 failed: " + error);
+  EXPECT_EQ(log[11], "1 failed: " + error);
+  device.has_failed.WaitForNotification();
+  EXPECT_EQ(device.failure, error);
+  EXPECT_EQ(device.Run({Greedy(2, 3)}).back(), "0 failed: " + error);
+}
+
+TEST(EngineOnDevice, OtherErrorsAreNoDeviceFailure) {
+  DeviceEngine device(true);
+  device.on_token = [](int) { throw std::runtime_error("a callback failed"); };
+  EXPECT_EQ(device.Run({Greedy(20, 1)}).back(), "0 failed: a callback failed");
+  device.on_token = nullptr;
+  device.Run({Greedy(2, 3)});
+  EXPECT_FALSE(device.has_failed.HasBeenNotified());
 }
 
 TEST(EngineOnDevice, DrainEndsRequestsOfRunningStep) {

@@ -91,6 +91,10 @@ struct EngineOptions {
   CacheTerms cache;
   // Receives warnings at run time; called by the engine's thread. May be null.
   std::function<void(const std::string&)> on_warning;
+  // Receives the error of the device after its first failure, when the requests of the failed step
+  // have ended. All later steps fail: only a new process can use the device again. Called once, by
+  // the engine's thread. May be null.
+  std::function<void(const std::string& failure)> on_device_failure;
 
   absl::Status Validate() const;
   // Returns the options set explicitly that only class invariant supports, as (flag, value).

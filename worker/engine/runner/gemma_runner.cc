@@ -150,12 +150,22 @@ absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
 
 absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {
   assert(parts.size() == 1 && parts[0].wanted == 1);
-  KvCache* cache = CacheOf(parts[0].kv);
+  absl::Status stepped = StepOne(parts[0]);
+  // After a failure of a GPU, every call of CUDA returns its error.
+  if (absl::IsInternal(stepped) && gemma_->device_kind() != "cpu" && device_failure_.empty() &&
+      !gemma_->FreeDeviceBytes().ok()) {
+    device_failure_ = std::string(stepped.message());
+  }
+  return stepped;
+}
+
+absl::Status GemmaRunner::StepOne(const StepPart& part) {
+  KvCache* cache = CacheOf(part.kv);
   assert(cache->length() < cache->capacity());
-  if (parts[0].logits == nullptr) return gemma_->Step(cache, parts[0].tokens, nullptr);
-  std::vector<float> logits = std::move(*parts[0].logits).Take();
-  const absl::Status stepped = gemma_->Step(cache, parts[0].tokens, &logits);
-  *parts[0].logits = StepLogits(std::move(logits));
+  if (part.logits == nullptr) return gemma_->Step(cache, part.tokens, nullptr);
+  std::vector<float> logits = std::move(*part.logits).Take();
+  const absl::Status stepped = gemma_->Step(cache, part.tokens, &logits);
+  *part.logits = StepLogits(std::move(logits));
   return stepped;
 }
 

@@ -65,14 +65,18 @@ class GemmaRunner : public ModelRunner {
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
   absl::Status Step(absl::Span<const StepPart> parts) override;
+  std::string device_failure() const override { return device_failure_; }
 
  private:
+  absl::Status StepOne(const StepPart& part);
+
   const std::unique_ptr<Gemma> gemma_;
   const Exactness exactness_;
   const uint64_t kv_budget_bytes_;
   std::atomic<uint64_t> kv_used_bytes_{0};  // bytes of all existing caches
   KvCachePool kv_caches_;
   std::vector<std::string> notes_;
+  std::string device_failure_;
 };
 
 }  // namespace hearth

@@ -188,4 +188,10 @@ void InvariantRunner::Forget(SequenceKv* kv, int length) {
   BlocksOf(kv)->ReleaseRoom();
 }
 
+std::string InvariantRunner::device_failure() const {
+  const std::shared_ptr<Device> device = gemma_->kv_blocks().memory().device();
+  if (device == nullptr || device->error().empty()) return "";
+  return absl::StrCat("device: ", device->error());
+}
+
 }  // namespace hearth

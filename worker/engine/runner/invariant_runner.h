@@ -59,6 +59,7 @@ class InvariantRunner : public ModelRunner {
   absl::Status Start(absl::Span<const StepPart> parts) override;
   absl::Status Finish() override { return gemma_->Finish(started_); }
   void Forget(SequenceKv* kv, int length) override;
+  std::string device_failure() const override;
 
  private:
   const std::unique_ptr<InvariantGemma> gemma_;

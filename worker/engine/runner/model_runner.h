@@ -144,6 +144,8 @@ class ModelRunner {
   // sequences of the step must not be released. Finish is called only if Start succeeded.
   virtual absl::Status Start(absl::Span<const StepPart> parts) { return Step(parts); }
   virtual absl::Status Finish() { return absl::OkStatus(); }
+  // Returns the first error of the device, after which all steps fail; "" if it has not failed.
+  virtual std::string device_failure() const { return ""; }
   // Removes the tokens from index `length` on, which the latest step appended. REQUIRES: batches();
   // the blocks of these tokens are not shared.
   virtual void Forget(SequenceKv* kv, int length) {
