@@ -18,7 +18,9 @@ cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 class CudaDevice::Graph : public DeviceGraph {
  public:
   Graph(CudaDevice* device, cudaGraphExec_t ready) : device_(device), ready_(ready) {}
-  ~Graph() override { cudaGraphExecDestroy(ready_); }
+  ~Graph() override {
+    if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
+  }
   void Replay() override {
     if (!device_->Use()) return;
     device_->Check(cudaGraphLaunch(ready_, Stream(device_->stream_)), "a graph's launch");
@@ -31,11 +33,17 @@ class CudaDevice::Graph : public DeviceGraph {
 
 class CudaDevice::Event : public DeviceEvent {
  public:
-  Event() = default;
+  explicit Event(int gpu) : gpu_(gpu) {}
   ~Event() override {
-    if (event_ != nullptr) cudaEventDestroy(event_);
+    if (event_ == nullptr) return;
+    cudaSetDevice(gpu_);
+    cudaEventDestroy(event_);
   }
-  bool Wait() override { return is_recorded_ && cudaEventSynchronize(event_) == cudaSuccess; }
+  // Any thread. In a thread that has not chosen a GPU, a call would use GPU 0 and its memory.
+  bool Wait() override {
+    return is_recorded_ && cudaSetDevice(gpu_) == cudaSuccess &&
+           cudaEventSynchronize(event_) == cudaSuccess;
+  }
   // Records the event in `stream`. Without time stamps an event costs less; a waiting thread
   // sleeps.
   cudaError_t Record(cudaStream_t stream) {
@@ -51,11 +59,12 @@ class CudaDevice::Event : public DeviceEvent {
   cudaError_t MakeWait(cudaStream_t stream) const { return cudaStreamWaitEvent(stream, event_, 0); }
 
  private:
+  const int gpu_;
   cudaEvent_t event_ = nullptr;
   bool is_recorded_ = false;
 };
 
-CudaDevice::CudaDevice(int number) : number_(number), launched_(std::make_unique<Event>()) {
+CudaDevice::CudaDevice(int number) : number_(number), launched_(std::make_unique<Event>(number)) {
   int driver = 0, gpus = 0;
   cudaDriverGetVersion(&driver);
   const cudaError_t counted = cudaGetDeviceCount(&gpus);
@@ -166,6 +175,7 @@ void* CudaDevice::Allocate(size_t bytes) {
 
 void CudaDevice::Free(void* memory) {
   Wait();
+  cudaSetDevice(number_);  // also after a failure
   cudaFree(memory);
 }
 
@@ -199,8 +209,11 @@ void CudaDevice::MakeTransfersWait() {
 }
 
 std::shared_ptr<DeviceEvent> CudaDevice::RecordTransfers() {
-  auto event = std::make_shared<Event>();
-  if (Use()) Check(event->Record(Stream(transfers_)), "an event of the transfers");
+  auto event = std::make_shared<Event>(number_);
+  if (Use() && Check(event->Record(Stream(transfers_)), "an event of the transfers")) return event;
+  // The caller cannot wait for the copies before it frees their memory.
+  cudaSetDevice(number_);
+  cudaStreamSynchronize(Stream(transfers_));
   return event;
 }
 
@@ -241,7 +254,10 @@ void* CudaDevice::AllocateHost(size_t bytes) {
   return memory;
 }
 
-void CudaDevice::FreeHost(void* memory) { cudaFreeHost(memory); }
+void CudaDevice::FreeHost(void* memory) {
+  cudaSetDevice(number_);
+  cudaFreeHost(memory);
+}
 
 void CudaDevice::StartCopyOut(void* to, const void* from, size_t bytes) {
   if (!Use()) return;
@@ -292,9 +308,18 @@ std::unique_ptr<DeviceGraph> CudaDevice::Capture(const std::function<void()>& la
   Check(cudaStreamBeginCapture(Stream(stream_), cudaStreamCaptureModeThreadLocal), "a capture");
   launches();
   Check(cudaStreamEndCapture(Stream(stream_), &graph), "a capture's end");
-  if (error().empty()) Check(cudaGraphInstantiate(&ready, graph, 0), "a graph");
+  cudaError_t made = cudaSuccess;
+  if (error().empty()) made = cudaGraphInstantiate(&ready, graph, 0);
+  // allocates what the first launch would allocate
+  if (error().empty() && made == cudaSuccess) made = cudaGraphUpload(ready, Stream(stream_));
   if (graph != nullptr) cudaGraphDestroy(graph);
-  return std::make_unique<Graph>(this, ready);
+  auto captured = std::make_unique<Graph>(this, ready);
+  if (made == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  Check(made, "a graph");
+  return captured;
 }
 
 void CudaDevice::Wait() {

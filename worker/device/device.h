@@ -117,7 +117,8 @@ class Device {
   // Calls `launches` and returns the time in microseconds that they take on the device. If the
   // device cannot measure, returns a negative number without calling `launches`.
   virtual double Time(const std::function<void()>& /*launches*/) { return -1; }
-  // Calls `launches` and records its launches without running them.
+  // Calls `launches` and records its launches without running them. Returns null if the device has
+  // too little memory for the graph.
   virtual std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) = 0;
   // Waits until all launches have ended.
   virtual void Wait() = 0;

@@ -188,7 +188,11 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
   std::unique_ptr<DeviceGraph>& graph = GraphOf(last_);
   if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
   if (await != nullptr) await(shape_.layers() - 1);
-  graph->Replay();
+  if (graph == nullptr) {
+    LaunchAll(last_, Nothing);  // the device has no memory for a graph
+  } else {
+    graph->Replay();
+  }
   return buffers_.logits;
 }
 
@@ -221,7 +225,8 @@ const GreedyKey* DeviceStep::FindGreatest() {
 
 void DeviceStep::Repeat() {
   assert(last_.plan != nullptr);
-  if (last_.splits && !last_.is_staged) return GraphOf(last_)->Replay();
+  const bool has_graph = last_.splits && !last_.is_staged && GraphOf(last_) != nullptr;
+  if (has_graph) return GraphOf(last_)->Replay();
   LaunchAll(last_, Nothing);
 }
 

@@ -99,8 +99,11 @@ class FaultyDevice : public EmulatedDevice {
   void* Allocate(size_t bytes) override {
     return bytes > most_bytes || !error().empty() ? nullptr : EmulatedDevice::Allocate(bytes);
   }
+  std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override {
+    return captures ? EmulatedDevice::Capture(launches) : nullptr;
+  }
   bool has_fused_dot() const override { return fuses; }
-  bool fails = false, flips = false, fuses = true;
+  bool fails = false, flips = false, fuses = true, captures = true;
   size_t most_bytes = SIZE_MAX;
 };
 
@@ -363,6 +366,15 @@ TEST(DeviceForward, TunedIntegerTilingsMatchCpuBits) {
   options.weights = WeightForm::kQ8_0;
   options.arithmetic = Arithmetic::kInt8;
   CompareTuned(ProductKind::kInteger, options);
+}
+
+TEST(DeviceForward, StepsWithoutGraphMatchCpuBits) {
+  const auto device = std::make_shared<FaultyDevice>();
+  device->captures = false;
+  const InvariantGemmaOptions options = OnDevice(device);
+  auto gemma = InvariantGemma::Load(Dir(), options);
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  CompareSteps(Dir(), *std::move(gemma), options, {3, 1, 1, 8, 1});
 }
 
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
