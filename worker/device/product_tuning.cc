@@ -17,7 +17,8 @@ constexpr int kRuns = 3;
 bool Fits(ProductKind kind, int tiling, int rows, bool is_pair, size_t shared_bytes) {
   const ShapeFacts facts = FactsOf(kind, tiling);
   if (facts.shared_bytes > shared_bytes || (is_pair && !facts.takes_pairs)) return false;
-  if (kind != ProductKind::kFloat) return true;
+  // Many small blocks would only spend the time for the measurements.
+  if (kind != ProductKind::kFloat) return facts.rows >= std::min(rows, 512) / 32;
   const int least = rows > 64 ? 32 : rows > 4 ? rows / 4 : rows;
   return facts.rows >= least && (rows > 64 || facts.rows <= std::max(2 * rows, 4));
 }
@@ -50,6 +51,7 @@ std::vector<TilingTime> ProductTuner::TimesOf(StepProduct product, int rows) {
   const ProductKind kind = step_->KindFor(product, rows);
   std::vector<TilingTime> times;
   for (int tiling = 0; tiling < TilingCount(kind); ++tiling) {
+    if (spent_us_ > most_us_) return {};  // some tilings are not measured: the choice stays
     if (!Fits(kind, tiling, rows, product == kGateUp, device_->shared_bytes())) continue;
     const auto work = [&] {
       for (int layer = 0; layer < layers; ++layer) {

@@ -5,6 +5,7 @@
 #ifndef HEARTH_WORKER_DEVICE_PRODUCT_TUNING_H_
 #define HEARTH_WORKER_DEVICE_PRODUCT_TUNING_H_
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,7 @@ class ProductTuner {
   Device* const device_;
   const DeviceModel* const model_;
   DeviceStep* const step_;
-  double spent_us_ = 0, most_us_ = 0;
+  double spent_us_ = 0, most_us_ = std::numeric_limits<double>::infinity();
   int measured_ = 0;
 };
 
