@@ -101,7 +101,11 @@ class CudaMemory final : public DeviceMemory {
   absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) override;
   absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) override;
   absl::Status Wait() override;
-  absl::StatusOr<ExportedMemory> Export() override { return exported_; }
+  absl::StatusOr<ExportedMemory> Export() override {
+    if (exported_.fd >= 0) return exported_;
+    return absl::UnimplementedError(
+        absl::StrCat(name_, ": its driver has no file descriptors for memory"));
+  }
 
  private:
   absl::Status StartCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -138,26 +142,31 @@ absl::Status CudaMemory::Allocate() {
     return absl::ResourceExhaustedError(absl::StrCat(name_, ": free bytes: ", free_bytes, " of ",
                                                      all_bytes, "; ", bytes_, " are wanted"));
   }
+  int is_exportable = 0;
+  absl::Status status =
+      HEARTH_CALL_DRIVER(cuDeviceGetAttribute, &is_exportable,
+                         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, index_);
+  if (!status.ok()) return status;
   CUmemAllocationProp wanted = {};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (is_exportable != 0) wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   wanted.location.id = index_;
   size_t granule = 0;
-  absl::Status status = HEARTH_CALL_DRIVER(cuMemGetAllocationGranularity, &granule, &wanted,
-                                           CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  status = HEARTH_CALL_DRIVER(cuMemGetAllocationGranularity, &granule, &wanted,
+                              CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (!status.ok()) return status;
   const uint64_t bytes = (bytes_ + granule - 1) / granule * granule;
   CUmemGenericAllocationHandle allocation = 0;
   status = HEARTH_CALL_DRIVER(cuMemCreate, &allocation, bytes, &wanted, 0);
   if (!status.ok()) return status;
   status = mapping_.Map(allocation, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-  if (status.ok()) {
+  if (status.ok() && is_exportable != 0) {
     status = HEARTH_CALL_DRIVER(cuMemExportToShareableHandle, &exported_.fd, allocation,
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   }
   status.Update(HEARTH_CALL_DRIVER(cuMemRelease, allocation));
-  if (!status.ok()) return status;
+  if (!status.ok() || is_exportable == 0) return status;
   fcntl(exported_.fd, F_SETFD, FD_CLOEXEC);
   static_assert(sizeof(exported_.handle.device) == sizeof(properties.uuid));
   std::memcpy(exported_.handle.device.data(), &properties.uuid, sizeof(properties.uuid));
