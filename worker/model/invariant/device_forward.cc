@@ -27,6 +27,12 @@ namespace {
 constexpr int kGpuRows = 4096, kEmulatedRows = 512;
 constexpr int kMostSharers = 16;
 
+size_t RoundUp(size_t value) {
+  size_t power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
 bool IsEmulated(const Device& device) {
   return device.kind() == absl::string_view(kEmulatedDevice);
 }
@@ -216,10 +222,6 @@ std::shared_ptr<float[]> DeviceForward::TakeFloats(size_t floats) {
   for (const Pinned& one : pinned_) {
     if (one.floats >= floats && one.memory.use_count() == 1) return one.memory;
   }
-  // A power of two, so that steps of slowly growing size allocate rarely.
-  size_t rounded = 1;
-  while (rounded < floats) rounded *= 2;
-  floats = rounded;
   const auto is_free = [](const Pinned& one) { return one.memory.use_count() == 1; };
   pinned_.erase(std::remove_if(pinned_.begin(), pinned_.end(), is_free), pinned_.end());
   auto* const memory = static_cast<float*>(device_->AllocateHost(floats * sizeof(float)));
@@ -243,7 +245,9 @@ absl::Status DeviceForward::TakeResults(Parts parts) {
   }
   keys_ = nullptr;
   if (wanted == 0) return Failure();
-  const size_t floats = wanted * kKeyFloats + rows * vocabulary;
+  if (absl::Status failure = Failure(); !failure.ok()) return failure;
+  // Powers of two, so that steps of slowly growing size allocate rarely.
+  const size_t floats = RoundUp(wanted) * kKeyFloats + (rows > 0 ? RoundUp(rows) * vocabulary : 0);
   const std::shared_ptr<float[]> memory = TakeFloats(floats);
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
@@ -267,7 +271,7 @@ absl::Status DeviceForward::AddAdapter(const std::shared_ptr<const LoraAdapter>&
   if (device_->error().empty()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "device: ", device_->kind(), " has too little memory for the adapter: ", device_->error(),
-      "; lower --kv-bytes, or use --device cpu"));
+      "; load fewer adapters, free memory on the device, or use --device cpu"));
 }
 
 // Returns an adapter's number in `step_`, or -1 for null.
