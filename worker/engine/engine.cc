@@ -181,10 +181,6 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
         absl::StrCat("arithmetic: int8 needs quantized weights; ", options.model_dir,
                      " has none: use --arithmetic auto, or add --weights q8_0"));
   }
-  if (gemma_options.kv_bytes == 0) {
-    notes.push_back(absl::StrCat("kv-bytes: ", MiBText((*gemma)->kv_blocks().budget_bytes()),
-                                 ", three quarters of the device's free memory"));
-  }
   const absl::StatusOr<KvChoice> kv = ChooseKvOf(options, (*gemma)->NewKv().layout());
   if (!kv.ok()) return kv.status();
   if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
@@ -193,12 +189,17 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
       !held.ok()) {
     return SelfTestFailure(held);
   }
+  const InvariantGemma& loaded = **gemma;
   auto runner = std::make_unique<InvariantRunner>(*std::move(gemma), *kv, std::move(notes));
   for (const auto& [name, dir] : options.adapters) {
-    const absl::Status loaded = runner->LoadAdapter(name, dir);
-    if (loaded.ok()) continue;
-    return absl::Status(loaded.code(), absl::StrCat("adapter ", name, ": ", loaded.message()));
+    const absl::Status added = runner->LoadAdapter(name, dir);
+    if (added.ok()) continue;
+    return absl::Status(added.code(), absl::StrCat("adapter ", name, ": ", added.message()));
   }
+  if (gemma_options.kv_bytes > 0) return runner;
+  if (absl::Status room = CheckRoomForAChunk(loaded, true); !room.ok()) return room;
+  runner->AddNote(absl::StrCat("kv-bytes: ", MiBText(loaded.kv_blocks().budget_bytes()),
+                               ", three quarters of the device's free memory"));
   return runner;
 }
 

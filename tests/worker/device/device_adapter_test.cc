@@ -30,8 +30,9 @@ class CountingDevice : public EmulatedDevice {
   void* Allocate(size_t bytes) override {
     return bytes > most_bytes ? nullptr : EmulatedDevice::Allocate(bytes);
   }
+  size_t free_bytes() const override { return free; }
   int launches = 0;
-  size_t most_bytes = SIZE_MAX;
+  size_t most_bytes = SIZE_MAX, free = SIZE_MAX;
 };
 
 TinyGeometry Geometry() {
@@ -192,6 +193,23 @@ TEST_P(DeviceAdapterTest, TooLittleMemoryIsError) {
   EXPECT_EQ(adapter.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(adapter.status().message()),
               ::testing::HasSubstr("too little memory for the adapter"));
+}
+
+TEST(DeviceAdapterMemory, AdapterLowersChosenKvBudget) {
+  const auto device = std::make_shared<CountingDevice>(false);
+  const std::string dir = NewTinyCheckpoint(Geometry(), "device_adapters");
+  const TestFolder folder;
+  WriteTinyAdapter(Geometry(), {1}, folder.path());
+  for (const uint64_t given : {uint64_t{0}, uint64_t{5000}}) {
+    InvariantGemmaOptions options{1, 16, given};
+    options.device = device;
+    device->free = 4000;
+    const auto gemma = InvariantGemma::Load(dir, options).value();
+    EXPECT_EQ(gemma->kv_blocks().budget_bytes(), given > 0 ? given : 3000);
+    device->free = 1000;
+    ASSERT_TRUE(gemma->LoadAdapter(folder.path()).ok());
+    EXPECT_EQ(gemma->kv_blocks().budget_bytes(), given > 0 ? given : 750);
+  }
 }
 
 // A model whose steps of many rows use warpgroup instructions if no row has an adapter.

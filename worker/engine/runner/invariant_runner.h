@@ -25,6 +25,7 @@ class InvariantRunner : public ModelRunner {
   // Loads an adapter. REQUIRES: no sequence exists yet. Errors name the file, and the field or
   // tensor.
   absl::Status LoadAdapter(const std::string& name, const std::string& dir);
+  void AddNote(std::string note) { notes_.push_back(std::move(note)); }
 
   const ModelConfig& config() const override { return gemma_->config(); }
   Exactness exactness() const override { return Exactness::kInvariant; }

@@ -119,11 +119,20 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
     auto on_device = DeviceForward::Make(options.device, weights->get(), *layout, pool.get());
     if (!on_device.ok()) return on_device.status();
     forward = *std::move(on_device);
-    if (kv_bytes == 0) kv_bytes = DefaultDeviceKvBytes(options.device->free_bytes());
   }
-  return std::unique_ptr<InvariantGemma>(
+  std::unique_ptr<InvariantGemma> gemma(
       new InvariantGemma(layout, kv_bytes, options.kv_offload_bytes, std::move(pool),
                          *std::move(weights), std::move(forward)));
+  if (kv_bytes == 0 && options.device != nullptr) {
+    gemma->sized_by_ = options.device;
+    gemma->ChooseBudget();
+  }
+  return gemma;
+}
+
+void InvariantGemma::ChooseBudget() const {
+  if (sized_by_ == nullptr || kv_blocks_->taken_blocks() > 0) return;
+  kv_blocks_->SetBudget(DefaultDeviceKvBytes(sized_by_->free_bytes()));
 }
 
 uint32_t InvariantGemma::alone_rows() const {
@@ -149,6 +158,7 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
   auto adapter = LoraAdapter::Load(dir, config(), pool_.get());
   if (!adapter.ok()) return adapter;
   if (absl::Status added = forward_->AddAdapter(*adapter); !added.ok()) return added;
+  ChooseBudget();  // the adapter has taken memory of the device
   return adapter;
 }
 

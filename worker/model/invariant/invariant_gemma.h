@@ -188,8 +188,12 @@ class InvariantGemma {
                  uint64_t kv_offload_bytes, std::unique_ptr<ThreadPool> pool,
                  std::unique_ptr<InvariantWeights> weights, std::unique_ptr<Forward> forward);
   absl::Status SelfTestOnce(const std::string& cache_dir, const StepLimits& limits);
+  // If the options leave the KV budget to the device, chooses the budget from the device's free
+  // memory. Does nothing once blocks were taken.
+  void ChooseBudget() const;
 
-  const uint64_t number_;  // number of this model within the process
+  std::shared_ptr<Device> sized_by_;  // chooses the KV budget; null: the options have the budget
+  const uint64_t number_;             // number of this model within the process
   const std::shared_ptr<const KvLayout> layout_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<InvariantWeights> weights_;

@@ -48,7 +48,7 @@ struct KvBlocks::Account {
     if (known != adopted.end() && known->second.expired()) adopted.erase(known);
   }
 
-  const uint64_t budget_bytes;
+  uint64_t budget_bytes;  // changes only before the first block
   const std::shared_ptr<BlockMemory> memory;
   std::mutex mu;
   uint64_t used_bytes = 0, free_bytes = 0, taken_blocks = 0;
@@ -177,6 +177,10 @@ bool KvBlocks::WasTaken(const KvBlock& memory) const {
 
 BlockMemory& KvBlocks::memory() const { return *account_->memory; }
 uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
+void KvBlocks::SetBudget(uint64_t budget_bytes) {
+  assert(used_bytes() == 0 && taken_blocks() == 0);
+  account_->budget_bytes = budget_bytes;
+}
 uint64_t KvBlocks::used_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);
   return account_->used_bytes;

@@ -63,6 +63,8 @@ class KvBlocks {
 
   BlockMemory& memory() const;  // the memory in which Take allocates
   uint64_t budget_bytes() const;
+  // REQUIRES: no block was taken or adopted.
+  void SetBudget(uint64_t budget_bytes);
   uint64_t used_bytes() const;    // total bytes of live blocks
   uint64_t taken_blocks() const;  // number of blocks that Take has returned
 
