@@ -93,6 +93,7 @@ for _model, _peer, _bar in (("270M", "layers", 0.8), ("1B", "layers-1b", 0.8),
     DERIVED.append((_row, "times", 1, [f" {_model}, bf16: tuned step of 1 sequences"],
                     [f"{_peer}: {_of}"]))
     BARS[_row] = ("<=", _bar)
+
 # Parts that print the rows of other bars and of DERIVED: (pattern of the name, part); the first
 # match decides. A part that the name begins with needs no pattern.
 SOURCES = [("pinned to device|device memory, read", "probes"), ("differ from mma.sync's", "bits"),
@@ -150,8 +151,10 @@ class Kit:
         for name in parts:
             (self.out / "log" / f"{name}.txt").unlink(missing_ok=True)
             shutil.rmtree(self.out / "log" / name, ignore_errors=True)
-        file = self.out / "figures.json"
-        earlier = json.loads(file.read_text()) if file.exists() else {}
+        try:
+            earlier = json.loads((self.out / "figures.json").read_text())
+        except (OSError, ValueError):
+            return
         if all(earlier.get(key) == value for key, value in self.origin().items()):
             self.parts = [part for part in earlier["parts"] if part["part"] not in parts]
             self.rows = [row for row in earlier["rows"] if row["part"] not in parts]
@@ -472,8 +475,9 @@ def restore(kit, name):
 
 def of_parts(command, limit, *more, geometry=None, after=None):
     def part(kit, name):
-        if any(of["part"] == after and "timed_out" in of for of in kit.parts):
-            raise NotRun(f"{after} was ended at its limit")
+        for of in kit.parts:
+            if of["part"] == after and ("timed_out" in of or "not ready in" in of.get("why", "")):
+                raise NotRun(f"{after} did not end in time: {of['why']}")
         if command == "tokens":
             kit.needs("model_probe")
         if geometry:

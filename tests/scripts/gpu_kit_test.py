@@ -198,6 +198,9 @@ class GpuKit(unittest.TestCase):
             with unittest.mock.patch.object(other, "origin", lambda: {**first.origin(), **change}):
                 other.keep_earlier(["layers-4b"])
             self.assertEqual((other.parts, other.rows), ([], []))
+        (first.out / "figures.json").write_text("{")
+        second.keep_earlier(["tests"])
+        self.assertEqual(len(second.parts), 2)
 
     def test_only_takes_names_and_ranges(self):
         names = list(gpu_kit.PARTS)
@@ -208,13 +211,14 @@ class GpuKit(unittest.TestCase):
             self.assertRaises(ValueError, gpu_kit.parts_of, wrong)
 
     def test_workers_that_hang_skip_their_other_arithmetics(self):
-        kit = self.open_kit("cuda")
-        with unittest.mock.patch.object(kit, "command",
-                                        side_effect=gpu_kit.TimedOut("ended after 90 s")):
-            for name in ("workers", "workers-bf16", "workers-int8"):
-                kit.run(name, gpu_kit.PARTS[name])
-        self.assertEqual([part["why"] for part in kit.parts],
-                         ["ended after 90 s"] + 2 * ["workers was ended at its limit"])
+        for fault in (gpu_kit.TimedOut("ended after 90 s"),
+                      gpu_kit.Failed("status 1: worker1 was not ready in 45 s: starting")):
+            kit = self.open_kit("cuda")
+            with unittest.mock.patch.object(kit, "command", side_effect=fault):
+                for name in ("workers", "workers-bf16", "workers-int8"):
+                    kit.run(name, gpu_kit.PARTS[name])
+            self.assertEqual([part["why"] for part in kit.parts],
+                             [str(fault)] + 2 * [f"workers did not end in time: {fault}"])
 
     def test_missing_program_is_a_failure_with_its_name(self):
         with self.assertRaisesRegex(gpu_kit.Failed, "No such file.*no-such-program"):
