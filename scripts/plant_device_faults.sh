@@ -12,13 +12,15 @@ mkdir -p "$WORK/worker/device"
 [[ ${1:-} == --changes ]] || LINK=$(ninja -C "$ROOT/build" -t commands hearth_device_test |
   grep -e '-o tests/hearth_device_test' | tail -1 | sed 's/^.*: && //; s/ && .*//')
 
-# planted NAME FILE SED TEST [OPTION...]: runs this test of DeviceStep with FILE changed by SED.
-# emulated_device.cc includes all device programs, so only this file is compiled.
+# planted NAME FILE SED TEST [OPTION...]: runs this test, of DeviceStep if TEST names no suite, with
+# FILE changed by SED. emulated_device.cc includes all device programs, so only this file is
+# compiled.
 planted() {
   local name=$1 file=$2 change=$3 test=$4
   shift 4
-  if ! grep -q "TEST(DeviceStep, $test)" "$ROOT/tests/worker/device/device_step_test.cc"; then
-    echo "$name: device_step_test.cc has no test $test" && return 1
+  [[ $test == *.* ]] || test=DeviceStep.$test
+  if ! grep -q "TEST(${test%.*}, ${test#*.})" "$ROOT"/tests/worker/device/*_test.cc; then
+    echo "$name: tests/worker/device has no test $test" && return 1
   fi
   rm -f "$WORK"/worker/device/*
   sed -E "$change" "$ROOT/worker/device/$file" >"$WORK/worker/device/$file"
@@ -30,7 +32,7 @@ planted() {
     -c "$ROOT/worker/device/emulated_device.cc" -o "$WORK/emulated.o"
   local link=${LINK/-o tests\/hearth_device_test/$* $WORK/emulated.o -o $WORK/test}
   (cd "$ROOT/build" && eval "$link")
-  if ("$WORK/test" --gtest_filter="DeviceStep.$test" >"$WORK/log" 2>&1) 2>/dev/null; then
+  if ("$WORK/test" --gtest_filter="$test" >"$WORK/log" 2>&1) 2>/dev/null; then
     echo "$name: $(grep '^\[  PASSED  \]' "$WORK/log")"
     [[ -z $change ]] && grep -q '^\[  PASSED  \] 1 test' "$WORK/log"
   else
@@ -60,3 +62,15 @@ planted "a product waits for one stage too few" product_program.h \
   's|kAhead > 0 \? 3 : 2|kAhead > 0 ? 2 : 1|' $SEVERAL
 planted "attention waits for one stage too few" attend_programs.h \
   's|WaitCopies<kDepth - 2>|WaitCopies<kDepth - 1>|' $SEVERAL
+
+# copies that arrive late, too
+INTEGERS=IntegerProductProgram.EveryTilingMatchesCpuBits
+planted "unchanged integer programs" integer_product_program.h "" $INTEGERS
+planted "an integer product waits for one stage too few" integer_product_program.h \
+  's|WaitCopies<kDepth - 2>|WaitCopies<kDepth - 1>|' $INTEGERS
+planted "no barrier before an integer product's stage" integer_product_program.h \
+  's|BARRIER\(\);  // all threads see the stage.*||' $INTEGERS \
+  -fsanitize=thread -DHEARTH_WARPS_AS_THREADS
+planted "a norm quantizes before the row is complete" integer_matrix.h \
+  '/if \(to.ints == nullptr\) return;/ { n; s|BARRIER\(\);|| }' \
+  DeviceIntegers.FileWithMixedTypesMatchesCpuBits -fsanitize=thread -DHEARTH_WARPS_AS_THREADS
