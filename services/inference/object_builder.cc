@@ -31,6 +31,7 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
     }
     Slot slot;
     slot.filled_bytes.resize(slices);
+    slot.is_reserved.resize(slices);
     slot.object = std::make_shared<KvObject>();
     slot.object->id = needed[i];
     slot.object->slice_digests = std::move(announced[i].slice_digests);
@@ -58,7 +59,8 @@ absl::StatusOr<size_t> ObjectBuilder::SliceBytes(uint32_t object) const {
   return layout_.SliceBytes(slots_[object].object->id.tokens);
 }
 
-absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t bytes) {
+absl::StatusOr<ObjectBuilder::Position> ObjectBuilder::PositionOf(const SliceHeader& piece,
+                                                                  size_t bytes) {
   const absl::StatusOr<size_t> whole = SliceBytes(piece.object);
   if (!whole.ok()) return whole.status();
   Slot& slot = slots_[piece.object];
@@ -76,22 +78,58 @@ absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t
                      ") after ", filled, " of ", slice_bytes, " bytes"));
   }
   assert(slot.object->bytes != nullptr);  // an object on the device is complete from the start
-  placed_ = &slot;
-  placed_slice_ = static_cast<size_t>(slice);
+  return Position{&slot, static_cast<size_t>(slice),
+                  slot.object->bytes.get() + slice * slice_bytes};
+}
+
+absl::StatusOr<ObjectBuilder::Reserved> ObjectBuilder::Reserve(uint32_t object, uint32_t layer) {
+  const absl::StatusOr<size_t> bytes = SliceBytes(object);
+  if (!bytes.ok()) return bytes.status();
+  const absl::StatusOr<Position> position = PositionOf({object, layer, 0}, *bytes);
+  if (!position.ok()) return position.status();
+  const auto [slot, slice, begin] = *position;
+  slot->filled_bytes[slice] = *bytes;
+  slot->is_reserved[slice] = true;
+  return Reserved{begin, *bytes, slot->object->slice_digests[slice], object, slice};
+}
+
+absl::Status ObjectBuilder::PutReserved(const Reserved& filled, uint64_t digest) {
+  assert(filled.object < slots_.size());
+  Slot& slot = slots_[filled.object];
+  assert(slot.is_reserved.at(filled.slice));
+  if (absl::Status status = CheckDigest(slot, filled.slice, digest); !status.ok()) return status;
+  slot.is_reserved[filled.slice] = false;
+  bytes_added_ += filled.bytes;
+  assert(bytes_added_ <= whole_bytes_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t bytes) {
+  const absl::StatusOr<Position> position = PositionOf(piece, bytes);
+  if (!position.ok()) return position.status();
+  const auto [slot, slice, begin] = *position;
+  placed_ = slot;
+  placed_slice_ = slice;
   placed_bytes_ = bytes;
-  std::byte* const begin = slot.object->bytes.get() + slice * slice_bytes;
-  if (filled == 0) {
+  if (piece.offset == 0) {
     hasher_.Begin();
     hashed_slice_ = begin;
   } else if (hashed_slice_ != begin) {
     hashed_slice_ = nullptr;  // the stream changes to another slice before this one is whole
   }
-  return begin + filled;
+  return begin + piece.offset;
 }
 
 uint64_t ObjectBuilder::DigestOf(const std::byte* slice, size_t bytes) const {
   if (hashed_slice_ == slice && hasher_.bytes() == bytes) return hasher_.digest();
   return SliceDigest(slice, bytes);
+}
+
+absl::Status ObjectBuilder::CheckDigest(const Slot& slot, size_t slice, uint64_t digest) {
+  if (digest == slot.object->slice_digests[slice]) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("slice ", slice, " of the object at ",
+                                          slot.object->id.begin,
+                                          " does not match the digest that the plan announced"));
 }
 
 absl::Status ObjectBuilder::PutPiece() {
@@ -102,13 +140,8 @@ absl::Status ObjectBuilder::PutPiece() {
   bytes_added_ += placed_bytes_;
   assert(slot.filled_bytes[placed_slice_] <= slice_bytes && bytes_added_ <= whole_bytes_);
   if (slot.filled_bytes[placed_slice_] < slice_bytes) return absl::OkStatus();
-  if (DigestOf(slot.object->bytes.get() + placed_slice_ * slice_bytes, slice_bytes) !=
-      slot.object->slice_digests[placed_slice_]) {
-    return absl::DataLossError(absl::StrCat("slice ", placed_slice_, " of the object at ",
-                                            slot.object->id.begin,
-                                            " does not match the digest that the plan announced"));
-  }
-  return absl::OkStatus();
+  const std::byte* const slice = slot.object->bytes.get() + placed_slice_ * slice_bytes;
+  return CheckDigest(slot, placed_slice_, DigestOf(slice, slice_bytes));
 }
 
 absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset,
@@ -120,19 +153,13 @@ absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> ObjectBuilder::Take() {
+  if (!complete()) {
+    return absl::DataLossError(
+        absl::StrCat("the stream ended after ", bytes_added_, " bytes, before all slices arrived"));
+  }
   std::vector<std::shared_ptr<const KvObject>> objects;
   objects.reserve(slots_.size());
-  for (Slot& slot : slots_) {
-    const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
-    for (uint64_t filled : slot.filled_bytes) {
-      if (filled != slice_bytes) {
-        return absl::DataLossError(absl::StrCat("the stream ended after ", bytes_added_,
-                                                " bytes, before all slices arrived"));
-      }
-    }
-    objects.push_back(std::move(slot.object));
-  }
-  assert(complete());
+  for (Slot& slot : slots_) objects.push_back(std::move(slot.object));
   slots_.clear();
   return objects;
 }

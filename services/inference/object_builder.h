@@ -2,7 +2,8 @@
 // complete.
 //
 // It checks that the objects are exactly those that the boundary needs, that each byte arrives
-// once, and that each slice has the digest that the plan announced. Thread safety: none. Ownership:
+// once, and that each slice has the digest that the plan announced. Thread safety: none, but
+// different threads may write to the memory of reserved slices at any time until Take. Ownership:
 // owns the buffers until Take.
 #ifndef HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
 #define HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
@@ -38,8 +39,20 @@ class ObjectBuilder {
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
-  // Returns the size of each slice of an object. kFailedPrecondition if there is no such object.
-  absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
+  // A slice that arrives whole.
+  struct Reserved {
+    std::byte* to;  // only the caller writes there; valid until Take
+    size_t bytes;
+    uint64_t digest;  // announced by the plan
+    uint32_t object;  // index in the plan
+    size_t slice;     // index in the object
+  };
+  // Reserves a slice, which the caller fills on any thread. kFailedPrecondition if there is no such
+  // slice, or some of its bytes arrived or are reserved.
+  absl::StatusOr<Reserved> Reserve(uint32_t object, uint32_t layer);
+  // Call when a reserved slice was filled. `digest`: of the bytes there. kDataLoss if it is not the
+  // announced digest. REQUIRES: Reserve returned `filled`, and it was not put before.
+  absl::Status PutReserved(const Reserved& filled, uint64_t digest);
   // Returns the address for the next piece, which has `bytes` bytes. The pieces of one slice must
   // come in ascending order. kFailedPrecondition if the piece does not fit.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
@@ -61,10 +74,21 @@ class ObjectBuilder {
  private:
   struct Slot {
     std::shared_ptr<KvObject> object;
-    std::vector<uint64_t> filled_bytes;  // received bytes of each slice
+    std::vector<uint64_t> filled_bytes;  // bytes of each slice that arrived or are reserved
+    std::vector<bool> is_reserved;       // per slice: reserved, and not put yet
+  };
+  // The place of a piece that fits.
+  struct Position {
+    Slot* slot;
+    size_t slice;      // index in the slot's object
+    std::byte* begin;  // of the slice
   };
   explicit ObjectBuilder(const KvLayout& layout);
+  absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
+  // Returns the place of a piece. kFailedPrecondition if the piece does not fit.
+  absl::StatusOr<Position> PositionOf(const SliceHeader& piece, size_t bytes);
   uint64_t DigestOf(const std::byte* slice, size_t bytes) const;
+  static absl::Status CheckDigest(const Slot& slot, size_t slice, uint64_t digest);
 
   KvLayout layout_;
   std::vector<uint32_t> layers_[2];  // numbers of the layers in each layer group

@@ -99,18 +99,6 @@ absl::Status Differs(const char* field, const Ours& ours, const Theirs& theirs) 
       absl::StrCat("plan: ", field, " is ", theirs, "; the request has ", ours));
 }
 
-absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& segment) {
-  if (segment.layout().device.has_value()) {
-    return absl::FailedPreconditionError("plan: slices in RAM refer to a segment in device memory");
-  }
-  const int slices = shared.objects_size();
-  if (shared.layers_size() == slices && shared.offsets_size() == slices &&
-      shared.generations_size() == slices) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError("plan: the lists of shared slices differ in length");
-}
-
 // Maps the shared memory segment that a store offers. Returns OK if the next fetch can use it.
 absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client,
                        bool* is_new = nullptr) {
@@ -126,7 +114,7 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client,
 // Adds the objects that a plan shares on the device to `announced`, for a new builder. They refer
 // to the store's memory in place, and keep `call`, whose end is the end of the lease. The store may
 // let the lease expire, so their reader checks the range after it has copied them; `count` gets an
-// error of this check. Digests cannot be checked. Errors: those of CopyShared.
+// error of this check. Digests cannot be checked. Errors: those of SliceCopier::Copy.
 absl::Status LendFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
                             const std::shared_ptr<const MappedSegment>& device,
                             const std::shared_ptr<StoreStream>& call,
@@ -232,23 +220,6 @@ void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome) {
   outcome->note = absl::StrJoin(ack.notes(), "; ");
 }
 
-absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
-                        ObjectBuilder* builder) {
-  if (absl::Status status = CheckShared(shared, segment); !status.ok()) return status;
-  for (int i = 0; i < shared.objects_size(); ++i) {
-    const SliceHeader header{shared.objects(i), shared.layers(i), 0};
-    const absl::StatusOr<size_t> bytes = builder->SliceBytes(header.object);
-    if (!bytes.ok()) return bytes.status();
-    const absl::StatusOr<std::byte*> to = builder->Place(header, *bytes);
-    if (!to.ok()) return to.status();
-    absl::Status status =
-        segment.Copy({shared.offsets(i), *bytes, shared.generations(i)}, *to, builder->hasher());
-    if (status.ok()) status = builder->PutPiece();
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 RemotePrefixCache::~RemotePrefixCache() {
   calls_.CancelAll();
   calls_.AwaitEnd();
@@ -265,6 +236,7 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       stub_(v1::CacheStore::NewStub(channel_)),
       clock_(clock == nullptr ? &steady_clock_ : clock),
       connects_(connects),
+      copier_({shared_memory ? ThreadPool::PhysicalCores() : 1}),
       reads_device_(import_device != nullptr),
       devices_(std::move(import_device)) {
   AddAdapter("", model);
@@ -512,7 +484,7 @@ absl::Status RemotePrefixCache::TakeObjects(Attempt* attempt, const v1::FetchPla
   if (!builder.ok()) return builder.status();
   counters_->CountFromDevice(builder->bytes_on_device());
   if (plan.has_shared() && attempt->segment != nullptr) {
-    attempt->copied = CopyShared(plan.shared(), *attempt->segment, &*builder);
+    attempt->copied = copier_.Copy(plan.shared(), *attempt->segment, &*builder);
     if (!attempt->copied.ok()) return attempt->copied;
     counters_->CountShared(builder->bytes_added() - builder->bytes_on_device());
   }

@@ -30,6 +30,7 @@
 #include "proto/kv_layout.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/object_builder.h"
+#include "services/inference/slice_copier.h"
 #include "services/inference/store_stream.h"
 #include "services/rpc/segment_client.h"
 
@@ -54,12 +55,6 @@ absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan);
 
 // Copies the store's ack to all fields of `outcome` except bytes_sent.
 void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
-
-// Copies the slices that a plan shares to `builder`. Each range must be a whole slice of the plan
-// and have the slice's digest. kAborted: the store reused the range before it was copied.
-// kDataLoss: the bytes do not have the digest. kFailedPrecondition: the plan contradicts itself.
-absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
-                        ObjectBuilder* builder);
 
 class RemotePrefixCache final : public PrefixCache {
  public:
@@ -155,6 +150,7 @@ class RemotePrefixCache final : public PrefixCache {
   CircuitBreaker breaker_;
   CallSet calls_;
   SegmentClient segments_;
+  SliceCopier copier_;
   const bool reads_device_;
   SegmentClient devices_;
   std::function<std::string(const std::vector<int32_t>&)> first_words_;

@@ -126,6 +126,56 @@ TEST(ObjectBuilder, WrongSliceDigestIsDataLoss) {
   EXPECT_TRUE(absl::IsDataLoss(AddSlice(&*builder, 1, 0, 100)));
 }
 
+TEST(ObjectBuilder, ReservedSliceIsFilledOnce) {
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
+  ASSERT_TRUE(builder.ok());
+  const size_t slice_bytes = SmallLayout().SliceBytes(16);
+  const auto reserved = builder->Reserve(0, 1);
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  EXPECT_EQ(reserved->bytes, slice_bytes);
+  EXPECT_EQ(reserved->digest, Announced()[0].slice_digests[0]);
+  EXPECT_EQ(builder->bytes_added(), 0u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(builder->Reserve(0, 1).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(AddSlice(&*builder, 0, 0, slice_bytes)));
+  EXPECT_TRUE(absl::IsDataLoss(builder->PutReserved(*reserved, reserved->digest ^ 1)));
+  EXPECT_EQ(builder->bytes_added(), 0u);
+  EXPECT_TRUE(builder->PutReserved(*reserved, reserved->digest).ok());
+  EXPECT_EQ(builder->bytes_added(), slice_bytes);
+  EXPECT_TRUE(absl::IsFailedPrecondition(builder->Reserve(0, 1).status()));
+  // some of its bytes arrived
+  ASSERT_TRUE(builder->Add(1, 1, 0, std::string(10, 'x')).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(builder->Reserve(1, 1).status()));
+}
+
+TEST(ObjectBuilder, UnknownSliceIsNotReserved) {
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
+  ASSERT_TRUE(builder.ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(builder->Reserve(99, 1).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(builder->Reserve(0, 0).status())) << "a local layer";
+  EXPECT_TRUE(absl::IsFailedPrecondition(builder->Reserve(0, 77).status()));
+}
+
+TEST(ObjectBuilder, UnfilledReservedSliceIsDataLoss) {
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
+  ASSERT_TRUE(builder.ok());
+  const auto reserved = builder->Reserve(0, 1);
+  ASSERT_TRUE(reserved.ok());
+  const auto objects = SmallObjects(kObjectsTokens);
+  for (size_t index = 0; index < objects.size(); ++index) {
+    for (size_t slice = 0; slice < objects[index]->slice_digests.size(); ++slice) {
+      if (index == 0 && slice == 0) continue;
+      ASSERT_TRUE(AddSlice(&*builder, index, slice, 100).ok());
+    }
+  }
+  EXPECT_FALSE(builder->complete());
+  EXPECT_TRUE(absl::IsDataLoss(builder->Take().status()));
+  std::memcpy(reserved->to, objects[0]->bytes.get(), reserved->bytes);
+  EXPECT_TRUE(builder->PutReserved(*reserved, reserved->digest).ok());
+  const auto taken = builder->Take();
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_TRUE(SameBytes(*(*taken)[0], *objects[0]));
+}
+
 TEST(ObjectBuilder, TruncatedStreamIsDataLoss) {
   auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
   ASSERT_TRUE(builder.ok());

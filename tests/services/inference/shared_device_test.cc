@@ -20,6 +20,7 @@
 #include "proto/restore_rule.h"
 #include "services/inference/object_builder.h"
 #include "services/inference/remote_prefix_cache.h"
+#include "services/inference/slice_copier.h"
 #include "services/store/segment_server.h"
 #include "tests/services/rpc/connected_to.h"
 #include "tests/services/store/small_layout.h"
@@ -175,7 +176,8 @@ TEST_F(SharedDeviceTest, DeviceSegmentReadAsHostFails) {
     announced.push_back({object->id, object->slice_digests});
   }
   auto builder = *ObjectBuilder::Create(SmallLayout(), 16, std::move(announced));
-  EXPECT_EQ(CopyShared(shared, *segment, &builder).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SliceCopier({}).Copy(shared, *segment, &builder).code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(SharedDeviceTest, RangeOutsideDeviceSegmentIsRefused) {

@@ -27,21 +27,6 @@ namespace {
 
 constexpr uint32_t kShared = 32;
 
-// Like SmallFingerprint, but with slices of 8 KiB, so that a slice fills at least one granule of
-// shared memory.
-Fingerprint WideFingerprint() {
-  return *Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
-                               {"window", uint64_t{24}},
-                               {"kv_heads", uint64_t{2}},
-                               {"head_dim", uint64_t{32}},
-                               {"kv_dtype", std::string("float32")},
-                               {"exactness", std::string("exact")},
-                               {"layer_types", std::string("lgl")},
-                               {"object_layout", uint64_t{1}},
-                               {"codec", std::string("raw")}});
-}
-KvLayout WideLayout() { return *WideFingerprint().Layout(); }
-
 std::string FreshSocket() {
   static int number = 0;
   return absl::StrCat("@hearth-test-", getpid(), "-", ++number);

@@ -42,6 +42,21 @@ inline KvLayout SmallLayout() {
   return *layout;
 }
 
+// Like SmallFingerprint, but with slices of 8 KiB, so that a slice fills at least one granule of
+// shared memory.
+inline Fingerprint WideFingerprint() {
+  return *Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
+                               {"window", uint64_t{24}},
+                               {"kv_heads", uint64_t{2}},
+                               {"head_dim", uint64_t{32}},
+                               {"kv_dtype", std::string("float32")},
+                               {"exactness", std::string("exact")},
+                               {"layer_types", std::string("lgl")},
+                               {"object_layout", uint64_t{1}},
+                               {"codec", std::string("raw")}});
+}
+inline KvLayout WideLayout() { return *WideFingerprint().Layout(); }
+
 inline std::vector<uint32_t> CountingTokens(uint32_t tokens, uint32_t first = 5) {
   std::vector<uint32_t> ids(tokens);
   std::iota(ids.begin(), ids.end(), first);
