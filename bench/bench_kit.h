@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "bench/bare_stream.h"
 #include "bench/bench_model.h"
+#include "bench/turns.h"
 #include "proto/restore_rule.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -94,11 +94,6 @@ class Child {
  private:
   pid_t pid_;
 };
-
-inline double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Waits until the process `writer` has written the file. Returns the text of the file.
 inline std::string WaitForFile(const std::string& path, const Child& writer) {
