@@ -445,7 +445,9 @@ void StartReports(const WorkerFlags& flags, const Engine* engine, const Tokenize
 }
 
 void SetCallbacks(EngineOptions* engine) {
-  engine->on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
+  engine->on_warning = [rate = std::make_shared<LogRate>()](const std::string& text) {
+    LogSometimes(rate.get(), LogLevel::kWarning, text, {});
+  };
   engine->on_device_failure = &StopForDevice;
 }
 

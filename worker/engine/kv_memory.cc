@@ -10,6 +10,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
+namespace {
+
+constexpr char kRefusalCure[] = "; lower --kv-bytes, or free memory of the device";
+
+}  // namespace
 
 // Returns the KV bytes of a sequence up to token `end`, plus those of its samples or beams that
 // will be forked. If the model batches, these share the whole chunks of the prompt.
@@ -37,7 +42,7 @@ void KvMemory::OffloadAboveBudget(const Sequence& sequence, uint32_t end) {
   if (sequence.state->offloaded || !MayOffload(sequence) || fits()) return;
   sequence.state->offloaded = true;
   sequence.state->offloaded = fits();
-  if (sequence.state->offloaded) NoteOffloaded(sequence);
+  if (sequence.state->offloaded) NoteOffloaded(sequence, /*is_refused=*/false);
 }
 
 // Creates the KV of a sequence and of its further samples. Returns false if the machine is out of
@@ -99,9 +104,12 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     if (offloads && object->id.group == LayerGroup::kGlobal) continue;
     if (model_->CountsKvBytes(*object)) claimed -= std::min<uint64_t>(claimed, object->size_bytes);
   }
+  // The last request tries the whole budget again.
+  if (others.empty() || model_->kv_bytes().used > refused_at_bytes_) refused_at_bytes_ = UINT64_MAX;
+  const uint64_t limit = std::min(budget, refused_at_bytes_);
   const auto lacking = [&]() -> uint64_t {
     const uint64_t all = model_->kv_bytes().used + claimed;
-    return budget > 0 && all > budget ? all - budget : 0;
+    return budget > 0 && all > limit ? all - limit : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
   if (lacking() > 0) keeper_->publisher().AwaitSeals();
@@ -145,35 +153,39 @@ bool KvMemory::ReleasePooled(const Sequence& sequence) {
 
 absl::Status KvMemory::RetryFreeingMemory(const Sequence& sequence,
                                           absl::FunctionRef<absl::Status()> use) {
-  for (;;) {
+  for (bool was_refused = false;;) {
     absl::Status status = use();
-    if (absl::IsUnavailable(status) && Offload(sequence)) continue;
-    if (!absl::IsResourceExhausted(status)) return status;
-    if (FreeUnused() || keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
+    if (!IsLack(status)) return status;
+    if (FreeUnused()) continue;
+    const bool is_refused = absl::IsUnavailable(status);
+    if (is_refused && !std::exchange(was_refused, true)) NoteRefusal();
+    if (is_refused && Offload(sequence, is_refused)) continue;
+    if (keeper_->publisher().DropOldest() || ReleasePooled(sequence)) continue;
     const SequencePtr victim = planner_->Victim(sequence);
     if (victim == nullptr) {
-      if (planner_->WithKv().size() == 1 && Offload(sequence)) continue;
+      if (planner_->WithKv().size() == 1 && Offload(sequence, is_refused)) continue;
       return status;
     }
     assert(victim->id > sequence.id);  // a sequence is never preempted for a younger one
-    Preempt(victim);
+    Preempt(victim, is_refused);
   }
 }
 
-bool KvMemory::Offload(const Sequence& sequence) {
+bool KvMemory::Offload(const Sequence& sequence, bool is_refused) {
   if (!MayOffload(sequence) || sequence.kv == nullptr || !model_->Offload(sequence.kv.get()))
     return false;
   sequence.state->offloaded = true;
-  NoteOffloaded(sequence);
+  NoteOffloaded(sequence, is_refused);
   return true;
 }
 
-void KvMemory::NoteOffloaded(const Sequence& sequence) {
+void KvMemory::NoteOffloaded(const Sequence& sequence, bool is_refused) {
   counters_->Add(EngineCounter::kKvOffloads);
   if (on_warning_ == nullptr) return;
-  on_warning_(absl::StrCat("the device has too little memory for a request of ", sequence.tokens(),
-                           " tokens: its keys and values are offloaded to host memory, and its "
-                           "steps are slower; raise --kv-bytes"));
+  on_warning_(absl::StrCat(
+      "the device has too little memory for a request of ", sequence.tokens(),
+      " tokens: its keys and values are offloaded to host memory, and its steps are slower",
+      is_refused ? kRefusalCure : "; raise --kv-bytes"));
 }
 
 absl::Status KvMemory::MakeRoom(SequencePart* part) {
@@ -186,32 +198,38 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
   // Guessed tokens may use free memory only. A prefill step of more than one chunk may also evict
   // from the pool, but takes no memory from a publish or from another sequence.
   const bool decodes = part->kind == StepKind::kDecode;
-  while (!decodes && absl::IsResourceExhausted(room) && FreeUnused()) room = take();
+  while (!decodes && IsLack(room) && FreeUnused()) room = take();
   const uint32_t least = decodes ? 1 : layout_.chunk_tokens;
-  if (absl::IsResourceExhausted(room) && part->tokens > least) {
+  if (IsLack(room) && part->tokens > least) {
     if (!decodes) planner_->ReturnTokens(sequence->id, part->tokens - least);
     part->tokens = least;
   }
-  if (absl::IsResourceExhausted(room) || absl::IsUnavailable(room))
-    room = RetryFreeingMemory(*sequence, take);
-  if (absl::IsResourceExhausted(room) && keeper_->ReleaseStaged(sequence.get())) {
+  if (IsLack(room)) room = RetryFreeingMemory(*sequence, take);
+  if (IsLack(room) && keeper_->ReleaseStaged(sequence.get())) {
     room = RetryFreeingMemory(*sequence, take);
   }
-  if (!absl::IsResourceExhausted(room)) return room;
+  if (!IsLack(room)) return room;
+  const bool is_refused = absl::IsUnavailable(room);
+  if (is_refused && planner_->WithKv().size() == 1)
+    return absl::UnavailableError(absl::StrCat(room.message(), kRefusalCure));
   const bool no_token = sequence->Text().size() == sequence->tokens();  // no token since admission
   if (sequence->holds_whole_budget && no_token && planner_->WithKv().size() == 1) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "kv-bytes: a sequence of ", sequence->tokens(), " tokens needs more than the limit of ",
         model_->kv_bytes().budget, " bytes: raise --kv-bytes"));
   }
-  Preempt(sequence);
+  Preempt(sequence, is_refused);
   return absl::OkStatus();
 }
 
 // Moves a sequence to the queue and frees its memory. A preempted beam search restarts: none of its
 // tokens was sent to the caller, and it will find the same answer.
-void KvMemory::Preempt(SequencePtr sequence) {
+void KvMemory::Preempt(SequencePtr sequence, bool is_refused) {
   counters_->Add(EngineCounter::kPreemptions);
+  if (is_refused && on_warning_ != nullptr) {
+    on_warning_(absl::StrCat("the device has too little memory: a request of ", sequence->tokens(),
+                             " tokens waits for others", kRefusalCure));
+  }
   if (sequence->state->beams != nullptr) {
     sequence = beams_->Abandon(sequence->state.get());
   } else {

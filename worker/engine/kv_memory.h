@@ -10,8 +10,13 @@
 // (classes exact and portable), a sequence gets all its memory at admission, and no sequence is
 // preempted.
 //
-// If a device has too little memory for a request that runs alone, or would refuse its allocation,
-// the request is offloaded instead of refused (KvStrategy::kOffloaded); its bits stay the same.
+// If the budget of a device is too small for a request that runs alone, the request is offloaded
+// instead of refused (KvStrategy::kOffloaded); its bits stay the same.
+//
+// A device may refuse memory below the budget (kUnavailable), because other processes use it. Then
+// KvMemory frees unused memory, offloads the request, or frees memory in the order above. Until the
+// last request has ended or the device gives more, it admits requests only up to the bytes in use
+// at the refusal.
 //
 // Thread safety: the engine's thread only. Ownership: all arguments must outlive KvMemory.
 #ifndef HEARTH_WORKER_ENGINE_KV_MEMORY_H_
@@ -56,13 +61,18 @@ class KvMemory {
   // and one chunk of its answer. Returns false if memory does not suffice now. kInvalidArgument:
   // the request needs more memory than the whole budget.
   absl::StatusOr<bool> TryAdmit(Sequence* sequence);
-  // Calls `use`. While `use` returns kResourceExhausted, frees memory in the order above and calls
-  // `use` again. Returns kResourceExhausted if nothing is left to free. If the sequence can be
+  // Returns whether `status` is an error of too little memory: of the budget (kResourceExhausted)
+  // or of the machine or device (kUnavailable).
+  static bool IsLack(const absl::Status& status) {
+    return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  }
+  // Calls `use`. While `use` returns an error of too little memory, frees memory in the order above
+  // and calls `use` again. Returns the error if nothing is left to free. If the sequence can be
   // offloaded instead of an error, offloads it and continues.
   absl::Status RetryFreeingMemory(const Sequence& sequence, absl::FunctionRef<absl::Status()> use);
   // Allocates the memory for a step's part. May reduce the part's tokens, or preempt its sequence.
-  // kResourceExhausted: the sequence alone needs more than the whole budget. Other errors: the
-  // machine is out of memory.
+  // kResourceExhausted: the sequence alone needs more than the whole budget. kUnavailable: the
+  // machine or device has no memory for the sequence alone.
   absl::Status MakeRoom(SequencePart* part);
 
  private:
@@ -79,11 +89,14 @@ class KvMemory {
   }
   void OffloadAboveBudget(const Sequence& sequence, uint32_t end);
   // Offloads a running sequence. Returns false if that is impossible or was done before.
-  bool Offload(const Sequence& sequence);
-  void NoteOffloaded(const Sequence& sequence);
+  // `is_refused`: the device refused memory below the budget.
+  bool Offload(const Sequence& sequence, bool is_refused);
+  void NoteOffloaded(const Sequence& sequence, bool is_refused);
+  // Notes that the device refused memory below the budget.
+  void NoteRefusal() { refused_at_bytes_ = model_->kv_bytes().used; }
   absl::StatusOr<bool> MakeKv(Sequence* sequence, bool can_wait);
   uint64_t NeededBytes(const Sequence& sequence, uint32_t end) const;
-  void Preempt(SequencePtr sequence);
+  void Preempt(SequencePtr sequence, bool is_refused);
 
   const KvLayout& layout_;
   ModelRunner* const model_;
@@ -93,6 +106,8 @@ class KvMemory {
   BeamDriver* const beams_;
   EngineCounters* const counters_;
   const std::function<void(const std::string&)> on_warning_;  // may be null
+  // KV bytes in use when the device last refused memory below the budget
+  uint64_t refused_at_bytes_ = UINT64_MAX;
 };
 
 }  // namespace hearth

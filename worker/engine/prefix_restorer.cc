@@ -46,8 +46,7 @@ absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, b
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, sequence->restored.boundary);
   absl::Status status = Prepare(sequence, has_cache);
-  while (sequence->restored.boundary > 0 &&
-         (absl::IsResourceExhausted(status) || absl::IsAborted(status))) {
+  while (sequence->restored.boundary > 0 && (KvMemory::IsLack(status) || absl::IsAborted(status))) {
     DropRestored(sequence);
     status = Prepare(sequence, has_cache);
   }
@@ -134,8 +133,8 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   }
 }
 
-// Plans the prefill steps and restores the KV. kResourceExhausted: no memory for the restored
-// prefix. kAborted: the cache overwrote bytes that it lends.
+// Plans the prefill steps and restores the KV. kResourceExhausted, kUnavailable: no memory for the
+// restored prefix. kAborted: the cache overwrote bytes that it lends.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   KvObjects objects = sequence->restored.objects;
   ReturnLent(&sequence->restored.objects);  // the cache lends them until the KV is restored

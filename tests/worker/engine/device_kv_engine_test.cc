@@ -130,12 +130,34 @@ class Fallback : public testing::Test {
     options.on_warning = [this](const std::string& text) { warnings_.push_back(text); };
     return options;
   }
+  // Returns options for requests that cannot be offloaded any further: the host has no memory.
+  EngineOptions WithoutHost(uint64_t chunks) {
+    EngineOptions options = Room(chunks, "offloaded");
+    options.memory.kv_offload_bytes = 1;
+    return options;
+  }
   void ExpectOffloaded(TestWorker* worker, const Collector& run) {
     ExpectSame(run, *want_);
     EXPECT_EQ(run.finished.kv.strategy, KvStrategy::kOffloaded);
     EXPECT_EQ(worker->Counter("kv_offloads"), 1u);
     EXPECT_EQ(worker->Counter("preemptions"), 0u);
     EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr("are offloaded to host memory")));
+  }
+  // Runs the requests: each is submitted at the first token of the previous one. When the last
+  // sends its second token, the device gets full.
+  static void RunUntilFull(TestWorker* worker, const std::vector<EngineRequest>& requests,
+                           std::vector<std::unique_ptr<Collector>>* runs) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      runs->push_back(std::make_unique<Collector>());
+      runs->back()->on_token = [=, &requests](size_t number) {
+        const bool is_last = i + 1 == requests.size();
+        if (number == 0 && !is_last) worker->Submit(requests[i + 1], (*runs)[i + 1].get());
+        if (number == 1 && is_last) EmulatedDevice::SetFull(true);
+        return true;
+      };
+    }
+    worker->Submit(requests[0], runs->front().get());
+    for (const auto& run : *runs) run->WaitAll();
   }
 
   const std::unique_ptr<Collector> want_;
@@ -154,18 +176,52 @@ TEST_F(Fallback, PromptAboveBudgetIsOffloaded) {
 TEST_F(Fallback, GrowingAnswerIsOffloaded) {
   TestWorker worker(Dir(), Room(8), nullptr, false);
   ExpectOffloaded(&worker, *worker.Run(AskFor("", 60)));
+  EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr("; raise --kv-bytes")));
 }
 
 TEST_F(Fallback, FailedDeviceAllocationOffloads) {
   TestWorker worker(Dir(), Room(100), nullptr, false);
-  Collector collector;
-  collector.on_token = [](size_t number) {
-    if (number == 1) EmulatedDevice::SetFull(true);
-    return true;
-  };
-  worker.Submit(AskFor("", 60), &collector);
-  collector.WaitAll();
-  ExpectOffloaded(&worker, collector);
+  std::vector<std::unique_ptr<Collector>> runs;
+  RunUntilFull(&worker, {AskFor("", 60)}, &runs);
+  ExpectOffloaded(&worker, *runs[0]);
+  EXPECT_THAT(warnings_,
+              testing::ElementsAre(HasSubstr("; lower --kv-bytes, or free memory of the device")));
+}
+
+TEST_F(Fallback, FullDeviceEvictsPoolFirst) {
+  EngineOptions options = Room(100);
+  options.memory.pool_bytes = kPoolBytes;
+  TestWorker worker(Dir(), options, nullptr, false);
+  worker.Run(AskFor("", 60, /*seed=*/2));  // the pool keeps its blocks
+  std::vector<std::unique_ptr<Collector>> runs;
+  RunUntilFull(&worker, {AskFor("", 60)}, &runs);
+  ExpectSame(*runs[0], *want_);
+  EXPECT_EQ(worker.Counter("kv_offloads"), 0u);
+  EXPECT_EQ(worker.Counter("preemptions"), 0u);
+  EXPECT_THAT(warnings_, testing::IsEmpty());
+}
+
+TEST_F(Fallback, FullDevicePreemptsYoungerRequest) {
+  const std::vector<EngineRequest> requests = {AskFor("", 60), AskFor("", 60, /*seed=*/2)};
+  TestWorker cpu(Dir(), OnCpu(), nullptr, false), worker(Dir(), WithoutHost(100), nullptr, false);
+  std::vector<std::unique_ptr<Collector>> runs;
+  RunUntilFull(&worker, requests, &runs);
+  for (size_t i = 0; i < runs.size(); ++i) ExpectSame(*runs[i], *cpu.Run(requests[i]));
+  EXPECT_EQ(worker.Counter("preemptions"), 1u);
+  EXPECT_EQ(worker.Counter("kv_offloads"), 0u);
+  EXPECT_THAT(warnings_,
+              testing::ElementsAre(HasSubstr("; lower --kv-bytes, or free memory of the device")));
+}
+
+TEST_F(Fallback, FullDeviceFailsLoneRequest) {
+  TestWorker worker(Dir(), WithoutHost(100), nullptr, false);
+  std::vector<std::unique_ptr<Collector>> runs;
+  RunUntilFull(&worker, {AskFor("", 60)}, &runs);
+  EXPECT_EQ(runs[0]->error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(runs[0]->error.message()),
+              HasSubstr("; lower --kv-bytes, or free memory of the device"));
+  EmulatedDevice::SetFull(false);
+  EXPECT_TRUE(worker.Run(AskFor("", 60))->error.ok());
 }
 
 TEST_F(Fallback, WithoutHostMemoryRequestIsRefused) {
