@@ -483,6 +483,7 @@ absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
   assert(end <= sequence.tokens() && sequence.kv->length() == static_cast<int>(end));
   const std::vector<uint32_t>& ends = sequence.step_ends;
   while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
+  keeper_.ShareRestored(&sequence);
   if (sequence.kept.lease != nullptr) keeper_.KeepPassed(&sequence, begin, planner_.cache());
   if (end == ends.back()) return FinishPrefill(part.sequence);
   if (sequence.callbacks.on_progress != nullptr && end > sequence.recomputed_end)

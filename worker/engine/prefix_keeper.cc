@@ -152,6 +152,12 @@ void PrefixKeeper::AddRestoredToPool(const Sequence& sequence) {
   }
 }
 
+void PrefixKeeper::ShareRestored(Sequence* sequence) {
+  if (sequence->kept.staged == nullptr || sequence->restored.boundary == 0) return;
+  const KvObjects shared = sequence->kept.staged->ShareRestored(*sequence->kv);
+  if (!shared.empty()) pool_.UseDeviceBlocks(shared);
+}
+
 void PrefixKeeper::AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary,
                                  const KvObjects& objects) {
   if (!MayBeKept(objects)) return;

@@ -56,6 +56,9 @@ class PrefixKeeper {
                                           absl::string_view file);
   // Adds the restored prefix to the pool if it came from a cache.
   void AddRestoredToPool(const Sequence& sequence);
+  // If the KV is on a device, adds the sequence's blocks to the pool's objects of the restored
+  // prefix. Call after each step that computes prompt tokens.
+  void ShareRestored(Sequence* sequence);
 
   bool has_pool() const { return memory_.pool_bytes > 0; }
   PrefixPool& pool() { return pool_; }

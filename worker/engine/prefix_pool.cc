@@ -118,6 +118,27 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   return InsertResult::kInserted;
 }
 
+void PrefixPool::UseDeviceBlocks(const KvObjects& objects) {
+  absl::MutexLock lock(&mu_);
+  std::map<const KvObject*, std::shared_ptr<const KvObject>> replaced;
+  for (const auto& object : objects) {
+    assert(object->device_block != nullptr);
+    const auto old = shared_.find(object->bytes.get());
+    if (old == shared_.end() || shared_.count(MemoryOf(*object)) > 0) continue;
+    auto node = shared_.extract(old);
+    replaced[node.mapped().object.get()] = object;
+    node.key() = MemoryOf(*object);
+    node.mapped().object = object;
+    shared_.insert(std::move(node));
+  }
+  if (replaced.empty()) return;
+  for (Point& point : points_) {
+    for (auto& object : point.objects) {
+      if (const auto at = replaced.find(object.get()); at != replaced.end()) object = at->second;
+    }
+  }
+}
+
 void PrefixPool::Forget(const PrefixRequest& prefix, uint32_t boundary) {
   absl::MutexLock lock(&mu_);
   for (auto it = points_.begin(); it != points_.end();) {

@@ -52,6 +52,8 @@ class PrefixPool {
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Replaces objects by `objects`, which have the same bytes and also a device block.
+  void UseDeviceBlocks(const KvObjects& objects) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes the first `boundary` tokens of `prefix`. Removes every restore point that is a prefix of
   // these tokens or begins with them.
   void Forget(const PrefixRequest& prefix, uint32_t boundary) ABSL_LOCKS_EXCLUDED(mu_);

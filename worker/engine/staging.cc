@@ -132,6 +132,24 @@ bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, Stagin
   return true;
 }
 
+KvObjects StagedSnapshots::ShareRestored(const SequenceKv& kv) {
+  KvObjects shared;
+  if (!is_on_device_) return shared;
+  for (auto& [id, object] : restored_) {
+    if (!IsShared(id) || object->bytes == nullptr || object->device_block != nullptr ||
+        kv.IsOffloaded(id) || kv.WillOffload(id.group)) {
+      continue;
+    }
+    std::shared_ptr<std::byte[]> block = kv.Share(id);
+    if (block == nullptr) continue;  // out of the window
+    auto with_block = std::make_shared<KvObject>(*object);
+    with_block->device_block = std::move(block);
+    object = std::move(with_block);
+    shared.push_back(object);
+  }
+  return shared;
+}
+
 uint32_t StagedSnapshots::Drop() {
   const auto dropped = static_cast<uint32_t>(boundaries_.size());
   skipped_ += dropped;

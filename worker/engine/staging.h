@@ -88,6 +88,12 @@ class StagedSnapshots {
   // boundary needs. REQUIRES: shares_chunks; Record was called for all steps so far.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 
+  // Adds the KV blocks to which whole chunks were restored to the restored objects, so that later
+  // sequences share the blocks instead of copying the objects' bytes. Returns the objects that now
+  // have a block. Does nothing if `kv` is not on a device. REQUIRES: a step was computed since the
+  // restore; earlier, sharing would make the step wait for the whole restore.
+  KvObjects ShareRestored(const SequenceKv& kv);
+
   // Releases all objects and removes all boundaries. Returns the number of boundaries removed.
   uint32_t Drop();
   bool holds_any() const { return !restored_.empty() || !growing_.empty(); }

@@ -116,6 +116,22 @@ TEST(DeviceKvEngineTest, QuantizedAndCpuRestoreFromEachOther) {
   }
 }
 
+// The pool shares the blocks to which a prefix was restored, so a later hit copies nothing.
+TEST(DeviceKvEngineTest, RestoredPrefixStaysOnDevice) {
+  TestWorker first(Dir(), OnDevice());
+  EngineRequest request = AskFor("");
+  const auto want = first.Run(request);
+  request.cache = CacheMode::kRead;
+  TestWorker second(Dir(), OnDevice(), first.cache());
+  for (const Tier tier : {Tier::kHost, Tier::kWorker}) {
+    const auto run = second.Run(request);
+    ExpectSame(*run, *want);
+    EXPECT_EQ(run->started.cached_tokens, 80u);
+    EXPECT_EQ(run->started.source_tier, tier);
+    EXPECT_GT(SettledKvBytes(&second, {80}), 0u);
+  }
+}
+
 class Fallback : public testing::Test {
  protected:
   Fallback() : want_(TestWorker(Dir(), OnDevice(), nullptr, false).Run(AskFor("", 60))) {

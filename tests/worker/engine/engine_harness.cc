@@ -4,9 +4,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/restore_rule.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {
@@ -194,6 +198,23 @@ const std::string& ModelDir(const TinyGeometry& geometry) {
     it = folders.dirs.emplace(key, NewTinyCheckpoint(written, "engine")).first;
   }
   return it->second;
+}
+
+uint64_t SettledKvBytes(TestWorker* worker, const std::vector<uint32_t>& boundaries) {
+  const KvLayout& layout = (*worker)->layout();
+  std::set<ObjectId> chunks;
+  uint64_t bytes = 0;
+  for (const uint32_t boundary : boundaries) {
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
+      const bool is_new = id.tokens == layout.chunk_tokens && chunks.insert(id).second;
+      bytes += is_new ? layout.ObjectBytes(id.tokens, id.group) : 0;
+    }
+  }
+  const absl::Time deadline = absl::Now() + kHang;
+  while ((*worker)->Stats().kv_used_bytes != bytes && absl::Now() < deadline) {
+    std::this_thread::yield();
+  }
+  return (*worker)->Stats().kv_used_bytes;
 }
 
 }  // namespace hearth

@@ -94,6 +94,11 @@ EngineOptions InvariantOptions(int threads = 2);
 // Returns the KV bytes of one chunk in all layers.
 uint64_t ChunkBytes(const KvLayout& layout);
 
+// Waits until the pool alone uses KV bytes, and returns them. `boundaries`: the restore points in
+// the pool. Blocks of incomplete chunks are not in the pool; on a device, a copy that is not sealed
+// yet holds such a block.
+uint64_t SettledKvBytes(TestWorker* worker, const std::vector<uint32_t>& boundaries);
+
 struct NamedGeometry {
   const char* name;
   TinyGeometry geometry;

@@ -55,25 +55,6 @@ TEST_P(EngineInvariantTest, CachedRunEqualsUncachedRun) {
   EXPECT_EQ(publisher.cache()->conflicts(), 0);
 }
 
-// Returns the KV bytes in use, without blocks of incomplete chunks: on a device, a copy that is not
-// sealed yet holds such a block. `boundaries`: the restore points in the pool.
-uint64_t SettledKvBytes(TestWorker* worker, const std::vector<uint32_t>& boundaries) {
-  const KvLayout& layout = (*worker)->layout();
-  std::set<ObjectId> chunks;
-  uint64_t bytes = 0;
-  for (const uint32_t boundary : boundaries) {
-    for (const ObjectId& id : NeededObjects(layout, boundary)) {
-      const bool is_new = id.tokens == layout.chunk_tokens && chunks.insert(id).second;
-      bytes += is_new ? layout.ObjectBytes(id.tokens, id.group) : 0;
-    }
-  }
-  const absl::Time deadline = absl::Now() + kHang;
-  while ((*worker)->Stats().kv_used_bytes != bytes && absl::Now() < deadline) {
-    std::this_thread::yield();
-  }
-  return (*worker)->Stats().kv_used_bytes;
-}
-
 TEST_P(EngineInvariantTest, PoolHitSharesBlocks) {
   TestWorker worker(Dir(), Invariant(), nullptr, /*with_cache=*/false);
   const auto cold = worker.Run(Request(Prompt(100), {93}));

@@ -196,5 +196,32 @@ TEST(PrefixPoolTest, ZeroCapacityKeepsNothing) {
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
 }
 
+TEST(PrefixPoolTest, DeviceBlocksReplaceSharedObjects) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  const KvObjects host = Objects(32, 1), longer = Objects(48, 1, host);
+  pool.Insert(Prefix(32), 32, host);
+  pool.Insert(Prefix(48), 48, longer);
+  const uint64_t bytes = pool.bytes();
+  auto on_device = std::make_shared<KvObject>(*host[0]);
+  on_device->device_block = AllocateAligned(on_device->size_bytes);
+  auto unknown = std::make_shared<KvObject>(*Objects(16, 2)[0]);
+  unknown->device_block = AllocateAligned(unknown->size_bytes);
+  pool.UseDeviceBlocks({on_device, unknown});
+  EXPECT_EQ(pool.bytes(), bytes);
+  for (const uint32_t boundary : {32u, 48u}) {
+    const PooledPrefix found = pool.Lookup(Prefix(boundary), boundary);
+    ASSERT_EQ(found.boundary, boundary);
+    EXPECT_EQ(found.objects[0], on_device);
+    for (size_t i = 1; i < found.objects.size(); ++i) {
+      EXPECT_EQ(found.objects[i]->device_block, nullptr);
+    }
+  }
+  // the object's block is counted once, and freed with the last restore point
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, host), PrefixPool::InsertResult::kPresent);
+  pool.Forget(Prefix(48), 48);
+  EXPECT_EQ(pool.bytes(), 0u);
+  EXPECT_EQ(on_device.use_count(), 1);
+}
+
 }  // namespace
 }  // namespace hearth
