@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -60,11 +61,12 @@ class BlockRecycler {
 
   void Give(void* block, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
     if (bytes < kMinRecycledBytes) return std::free(block);
+    std::vector<Dropped> dropped;  // freed after the lock
     absl::MutexLock lock(&mu_);
     free_.emplace(bytes, block);
     assert(bytes % kAlignment == 0);
     free_bytes_ += bytes;
-    FreeDownToLocked(limit_bytes_);
+    DropDownTo(limit_bytes_, &dropped);
   }
 
   size_t free_bytes() const ABSL_LOCKS_EXCLUDED(mu_) {
@@ -73,9 +75,10 @@ class BlockRecycler {
   }
 
   void SetLimit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<Dropped> dropped;  // freed after the lock
     absl::MutexLock lock(&mu_);
     limit_bytes_ = bytes;
-    FreeDownToLocked(limit_bytes_);
+    DropDownTo(limit_bytes_, &dropped);
   }
 
   bool SetPinning(std::function<bool(void*, size_t)> pin, std::function<void(void*)> unpin)
@@ -97,6 +100,21 @@ class BlockRecycler {
   }
 
  private:
+  // A block that is freed by the destructor. Unpinning takes longer than a lock may be held.
+  struct Dropped {
+    Dropped(void* of, std::function<void(void*)> unpinned)
+        : block(of), unpin(std::move(unpinned)) {}
+    Dropped(Dropped&& other) noexcept
+        : block(std::exchange(other.block, nullptr)), unpin(std::move(other.unpin)) {}
+    Dropped& operator=(Dropped&&) = delete;
+    ~Dropped() {
+      if (block != nullptr && unpin != nullptr) unpin(block);
+      std::free(block);
+    }
+    void* block;
+    std::function<void(void*)> unpin;  // null: the block is not pinned
+  };
+
   void Pin(void* block, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
     std::function<bool(void*, size_t)> pin;
     {
@@ -108,19 +126,20 @@ class BlockRecycler {
     pinned_.insert(block);
   }
   void FreeDownTo(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<Dropped> dropped;  // freed after the lock
     absl::MutexLock lock(&mu_);
-    FreeDownToLocked(bytes);
+    DropDownTo(bytes, &dropped);
   }
-  // Frees the largest blocks first: their sizes are needed rarely, and few frees suffice.
-  void FreeDownToLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  // Removes the largest blocks first: their sizes are needed rarely, and few frees suffice.
+  void DropDownTo(size_t bytes, std::vector<Dropped>* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     mu_.AssertHeld();
     while (free_bytes_ > bytes) {
       assert(!free_.empty());
       auto last = std::prev(free_.end());
       assert(free_bytes_ >= last->first);
       free_bytes_ -= last->first;
-      if (pinned_.erase(last->second) > 0) unpin_(last->second);
-      std::free(last->second);
+      const bool is_pinned = pinned_.erase(last->second) > 0;
+      dropped->emplace_back(last->second, is_pinned ? unpin_ : nullptr);
       free_.erase(last);
     }
   }

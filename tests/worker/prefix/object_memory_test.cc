@@ -125,6 +125,7 @@ TEST(ObjectMemoryTest, BlocksArePinnedUntilFreed) {
   const auto unpin = [](void* memory) {
     const std::lock_guard<std::mutex> lock(pins->mu);
     EXPECT_EQ(pins->pinned.erase(memory), 1u);
+    RecycledBytes();  // other threads may use the recycler meanwhile: it holds no lock
   };
   SetRecycledLimit(0);
   SetRecycledLimit(kLeastRecycledLimit);
