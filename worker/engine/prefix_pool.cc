@@ -16,6 +16,7 @@ uint32_t CommonPrefix(absl::Span<const uint32_t> a, absl::Span<const uint32_t> b
 }
 
 // If the device failed before an object was complete, its bits are unknown and differ from none.
+// May wait for a device: call without a lock.
 bool SameBits(const KvObjects& a, const KvObjects& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     if (x == y || !x->Complete() || !y->Complete()) return x->id == y->id;
@@ -92,12 +93,19 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   }
   if (point_bytes > capacity_bytes_) return InsertResult::kTooLarge;
 
+  const std::optional<KvObjects> known = AddOrFind(prefix, boundary, objects);
+  if (!known.has_value()) return InsertResult::kInserted;
+  // In class portable, objects computed on different machines differ by rounding.
+  const bool same = !BitsFollowKeys(exactness_) || SameBits(*known, objects);
+  return same ? InsertResult::kPresent : InsertResult::kDiffers;
+}
+
+std::optional<KvObjects> PrefixPool::AddOrFind(const PrefixRequest& prefix, uint32_t boundary,
+                                               const KvObjects& objects) {
   absl::MutexLock lock(&mu_);
   if (auto it = FindExact(prefix, boundary); it != points_.end()) {
-    // In class portable, objects computed on different machines differ by rounding.
-    const bool same = !BitsFollowKeys(exactness_) || SameBits(it->objects, objects);
     points_.splice(points_.begin(), points_, it);
-    return same ? InsertResult::kPresent : InsertResult::kDiffers;
+    return it->objects;
   }
   points_.push_front({prefix.tenant,
                       prefix.adapter,
@@ -115,7 +123,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   // The new restore point fits alone and is the most recently used, so this loop never evicts it.
   while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
   assert(!points_.empty() && bytes_ <= capacity_bytes_);
-  return InsertResult::kInserted;
+  return std::nullopt;
 }
 
 void PrefixPool::UseDeviceBlocks(const KvObjects& objects) {

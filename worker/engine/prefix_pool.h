@@ -18,6 +18,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,9 @@ class PrefixPool {
   using Points = std::list<Point>;  // most recently used first
 
   std::vector<uint32_t> InnerCuts(const PrefixRequest& prefix, uint32_t boundary) const;
+  // Adds a restore point. If the pool has it already, returns its objects.
+  std::optional<KvObjects> AddOrFind(const PrefixRequest& prefix, uint32_t boundary,
+                                     const KvObjects& objects) ABSL_LOCKS_EXCLUDED(mu_);
   Points::iterator FindExact(const PrefixRequest& prefix, uint32_t boundary)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Evict(Points::iterator point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,5 +1,7 @@
 #include "worker/engine/prefix_pool.h"
 
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -221,6 +223,35 @@ TEST(PrefixPoolTest, DeviceBlocksReplaceSharedObjects) {
   pool.Forget(Prefix(48), 48);
   EXPECT_EQ(pool.bytes(), 0u);
   EXPECT_EQ(on_device.use_count(), 1);
+}
+
+// A late object whose bytes arrive when another thread has used the pool.
+class WaitsForPool : public LateBytes {
+ public:
+  explicit WaitsForPool(const PrefixPool* pool) : pool_(pool) {}
+  bool Complete() override {
+    std::thread([this] { pool_->bytes(); }).join();
+    return true;
+  }
+
+ private:
+  const PrefixPool* const pool_;
+};
+
+TEST(PrefixPoolTest, LateBytesArriveWithoutLock) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  const auto late = [&](uint64_t fill) {
+    KvObjects objects;
+    for (const auto& object : Objects(32, fill)) {
+      objects.push_back(std::make_shared<KvObject>(*object));
+      std::const_pointer_cast<KvObject>(objects.back())->late =
+          std::make_shared<WaitsForPool>(&pool);
+    }
+    return objects;
+  };
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, late(1)), PrefixPool::InsertResult::kInserted);
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, late(1)), PrefixPool::InsertResult::kPresent);
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, late(2)), PrefixPool::InsertResult::kDiffers);
 }
 
 }  // namespace
