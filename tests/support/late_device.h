@@ -45,6 +45,12 @@ class LateDevice : public EmulatedDevice {
     work_.push_back([this, to, from, bytes] { EmulatedDevice::CopyOut(to, from, bytes); });
   }
   void MakeTransfersWait() override { RunAll(); }
+  std::shared_ptr<DeviceEvent> RecordTransfers() override {
+    return std::make_shared<Event>(this, EmulatedDevice::RecordTransfers());
+  }
+  void MakeLaunchesWait(const DeviceEvent& event) override {
+    EmulatedDevice::MakeLaunchesWait(*static_cast<const Event&>(event).inner);
+  }
   void Launch(int program, const void* arguments, int blocks) override {
     const auto launch = [&] { EmulatedDevice::Launch(program, arguments, blocks); };
     if (captures_) return launch();
@@ -68,8 +74,19 @@ class LateDevice : public EmulatedDevice {
   bool is_late = true;                    // returned by is_asynchronous()
   std::atomic<bool> fails{false};         // the device fails when the host waits next
   std::atomic<uint64_t> copied_bytes{0};  // bytes of StartCopyOut
+  std::function<void()> on_event_wait;    // called before a thread waits for transfers; may be null
 
  private:
+  struct Event : DeviceEvent {
+    Event(LateDevice* of, std::shared_ptr<DeviceEvent> transfers)
+        : device(of), inner(std::move(transfers)) {}
+    bool Wait() override {
+      if (device->on_event_wait != nullptr) device->on_event_wait();
+      return inner->Wait();
+    }
+    LateDevice* const device;
+    const std::shared_ptr<DeviceEvent> inner;
+  };
   class Graph : public DeviceGraph {
    public:
     Graph(LateDevice* device, std::shared_ptr<DeviceGraph> graph)

@@ -112,10 +112,12 @@ absl::StatusOr<bool> KvMemory::TryAdmit(Sequence* sequence) {
     return budget > 0 && all > limit ? all - limit : 0;
   };
   if (lacking() > 0 && audit_->is_under_way()) audit_->Skip();
-  if (lacking() > 0) keeper_->publisher().AwaitSeals();
-  // If others run, evict only if that frees enough; otherwise this sequence must wait anyway.
   const auto frees = [this](const KvObject& object) { return model_->CountsKvBytes(object); };
-  if (lacking() > 0 && (others.empty() || lacking() <= keeper_->pool().EvictableBytes(frees))) {
+  const auto evictable = [&] { return keeper_->pool().EvictableBytes(frees); };
+  // Blocks that are being sealed cannot be evicted.
+  if (lacking() > 0 && lacking() > evictable()) keeper_->publisher().AwaitSeals();
+  // If others run, evict only if that frees enough; otherwise this sequence must wait anyway.
+  if (lacking() > 0 && (others.empty() || lacking() <= evictable())) {
     while (lacking() > 0 && (keeper_->pool().EvictOne(frees) ||
                              (others.empty() && keeper_->publisher().DropOldest()))) {
     }

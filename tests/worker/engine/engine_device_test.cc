@@ -229,6 +229,27 @@ TEST(EngineOnDevice, OtherErrorsAreNoDeviceFailure) {
   EXPECT_FALSE(device.has_failed.HasBeenNotified());
 }
 
+// Sealing waits for copies of the device. A request whose memory the pool can free at once does not
+// wait for it.
+TEST(EngineOnDevice, AdmissionWaitsForNoSeal) {
+  DeviceEngine device(true, 14 * ChunkBytes(DeviceEngine(false).engine->layout()));
+  const auto pool_after = [&](uint32_t prompt, uint32_t tokens, uint64_t seed, CacheMode mode) {
+    Asked asked = {Request(Prompt(prompt, seed), {}, tokens)};
+    asked.request.cache = mode;
+    EXPECT_THAT(device.Run({asked}).back(), testing::HasSubstr("finished"));
+    return device.engine->Stats().pool_bytes;
+  };
+  const uint64_t one = pool_after(100, 2, 1, CacheMode::kDefault);
+  EXPECT_EQ(pool_after(100, 2, 2, CacheMode::kDefault), 2 * one);
+  // Grows above the free memory: waits for the seals, then evicts the first prompt.
+  EXPECT_EQ(pool_after(100, 140, 3, CacheMode::kOff), one);
+  absl::Notification release;
+  device.device->on_event_wait = [&] { release.WaitForNotification(); };
+  EXPECT_EQ(pool_after(100, 2, 4, CacheMode::kDefault), 2 * one);
+  EXPECT_EQ(pool_after(120, 2, 5, CacheMode::kOff), one);
+  release.Notify();
+}
+
 TEST(EngineOnDevice, DrainEndsRequestsOfRunningStep) {
   DeviceEngine device(true);
   device.on_token = [&](int index) {
