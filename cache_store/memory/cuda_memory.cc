@@ -96,7 +96,7 @@ class CudaMemory final : public DeviceMemory {
 
   absl::Status Allocate();
   std::string name() const override { return name_; }
-  const std::byte* data() const override { return mapping_.data(); }
+  const std::byte* data() const override { return memory(); }
   uint64_t size_bytes() const override { return bytes_; }
   absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) override;
   absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) override;
@@ -109,10 +109,12 @@ class CudaMemory final : public DeviceMemory {
 
  private:
   absl::Status StartCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+  std::byte* memory() const { return unshared_ != nullptr ? unshared_ : mapping_.data(); }
 
   const int index_;
   const std::string name_;
   const uint64_t bytes_;
+  std::byte* unshared_ = nullptr;  // the memory, if the device cannot share memory
   Mapping mapping_;
   ExportedMemory exported_;
   cudaStream_t stream_ = nullptr;
@@ -125,6 +127,7 @@ CudaMemory::~CudaMemory() {
     cudaStreamDestroy(stream_);
   }
   if (exported_.fd >= 0) close(exported_.fd);
+  if (unshared_ != nullptr) cudaFree(unshared_);
 }
 
 absl::Status CudaMemory::Allocate() {
@@ -146,10 +149,15 @@ absl::Status CudaMemory::Allocate() {
   absl::Status status =
       HEARTH_CALL_DRIVER(cuDeviceGetAttribute, &is_exportable,
                          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, index_);
-  if (!status.ok()) return status;
+  if (!status.ok() || is_exportable == 0) {
+    void* memory = nullptr;
+    error = cudaMalloc(&memory, bytes_);
+    unshared_ = static_cast<std::byte*>(memory);
+    return error == cudaSuccess ? absl::OkStatus() : Failed("cudaMalloc", error);
+  }
   CUmemAllocationProp wanted = {};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  if (is_exportable != 0) wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   wanted.location.id = index_;
   size_t granule = 0;
@@ -161,12 +169,12 @@ absl::Status CudaMemory::Allocate() {
   status = HEARTH_CALL_DRIVER(cuMemCreate, &allocation, bytes, &wanted, 0);
   if (!status.ok()) return status;
   status = mapping_.Map(allocation, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-  if (status.ok() && is_exportable != 0) {
+  if (status.ok()) {
     status = HEARTH_CALL_DRIVER(cuMemExportToShareableHandle, &exported_.fd, allocation,
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   }
   status.Update(HEARTH_CALL_DRIVER(cuMemRelease, allocation));
-  if (!status.ok() || is_exportable == 0) return status;
+  if (!status.ok()) return status;
   fcntl(exported_.fd, F_SETFD, FD_CLOEXEC);
   static_assert(sizeof(exported_.handle.device) == sizeof(properties.uuid));
   std::memcpy(exported_.handle.device.data(), &properties.uuid, sizeof(properties.uuid));
@@ -183,12 +191,12 @@ absl::Status CudaMemory::StartCopy(void* to, const void* from, size_t bytes, cud
 
 absl::Status CudaMemory::StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) {
   assert(offset <= bytes_ && from.size() <= bytes_ - offset);
-  return StartCopy(mapping_.data() + offset, from.data(), from.size(), cudaMemcpyHostToDevice);
+  return StartCopy(memory() + offset, from.data(), from.size(), cudaMemcpyHostToDevice);
 }
 
 absl::Status CudaMemory::StartCopyOut(uint64_t offset, absl::Span<std::byte> to) {
   assert(offset <= bytes_ && to.size() <= bytes_ - offset);
-  return StartCopy(to.data(), mapping_.data() + offset, to.size(), cudaMemcpyDeviceToHost);
+  return StartCopy(to.data(), memory() + offset, to.size(), cudaMemcpyDeviceToHost);
 }
 
 absl::Status CudaMemory::Wait() {
