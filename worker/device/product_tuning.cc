@@ -76,7 +76,7 @@ bool ProductTuner::TuneRows(int rows) {
     if (!times.empty()) choice[product] = times[0].tiling;
   }
   step_->SetChoice(rows, choice);
-  return true;
+  return spent_us_ <= most_us_;
 }
 
 // Sets the largest number of rows up to which overlap makes all steps faster. If the time is spent

@@ -21,14 +21,18 @@ struct Sizes {
     return (rows + kGrain - 1) / kGrain * kGrain;
   }
 };
-// On a GPU: enough blocks for all its processors, and twice the stages of a ring buffer, so that
-// copies overwrite stages that warps still read. Emulated: two blocks of rows and of columns.
-constexpr Sizes kOnGpu = {2050, 1088, 1024}, kEmulated = {130, 320, 320};
+// On a GPU: a thread block for each processor of an H200, and twice the stages of a ring buffer, so
+// that each buffer is reused. If a wait were missing, a copy would overwrite a stage that warps
+// still read. Emulated: two blocks of rows and of columns.
+constexpr Sizes kOnGpu = {2050, 2240, 1024}, kEmulated = {130, 320, 320};
 template <class... All>
-constexpr bool FillsTwice(TypeList<All...>) {
-  return ((kOnGpu.inputs / All::kInputs >= 2 * All::kDepth) && ...);
+constexpr bool FillsAll(TypeList<All...>) {
+  constexpr int kProcessors = 132;
+  return ((kOnGpu.inputs / All::kInputs >= 2 * All::kDepth &&
+           kOnGpu.rows / All::kRows * (kOnGpu.columns / All::kColumns) >= kProcessors - 4) &&
+          ...);
 }
-static_assert(FillsTwice(WarpgroupTilings()));
+static_assert(FillsAll(WarpgroupTilings()));
 
 // Returns a bfloat16 with a random sign and significand, and a random exponent from -spread to
 // spread.
