@@ -25,8 +25,9 @@ struct DevicePart {
   // up to the split of the last token; null if no row attends to the split.
   std::array<absl::Span<std::byte* const>, 2> blocks;
   int adapter = -1;  // number of the LoRA adapter (DeviceAdapters); -1: none
-  // If set, `blocks` are copies in float32 of blocks in bfloat16, and the rows, which belong to one
-  // split, are written to these blocks. Set in all parts of a step or in none.
+  // If set, attention reads `blocks`, which are copies in float32 of blocks in bfloat16; the rows'
+  // keys and values are written to `written`, the blocks in bfloat16. Set in all parts of a step or
+  // in none. REQUIRES: if set, all rows belong to one split.
   std::array<std::byte*, 2> written = {};
   bool reads_copies() const { return written[0] != nullptr || written[1] != nullptr; }
 };

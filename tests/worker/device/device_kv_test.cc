@@ -11,6 +11,7 @@
 #include "tests/support/random_requests.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "worker/device/emulated_device.h"
+#include "worker/device/program_list.h"
 #include "worker/model/invariant/invariant_gemma.h"
 
 namespace hearth {
@@ -42,12 +43,16 @@ class ShortDevice : public EmulatedDevice {
     fails_at = at;
     allocations = 0;
   }
+  void Launch(int program, const void* arguments, int blocks) override {
+    steps += program == kProgramNumber<EmbedProgram> ? 1 : 0;
+    EmulatedDevice::Launch(program, arguments, blocks);
+  }
   void* Allocate(size_t bytes) override {
     ++allocations;
     const bool fails = fails_at > 0 && allocations >= fails_at && allocations < fails_at + 3;
     return fails ? nullptr : EmulatedDevice::Allocate(bytes);
   }
-  int allocations = 0, fails_at = 0;
+  int allocations = 0, fails_at = 0, steps = 0;
 };
 
 std::vector<int32_t> Text(int begin, int end) {
@@ -132,6 +137,49 @@ TEST_F(DeviceKv, QuantizedRandomRequestsMatchCpuBits) {
     uint32_t residual = 0;
     requests->StoreKv(ParseKvQuantization(of.options, &residual).value(), /*offloads=*/false);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(requests->Next(), "") << of.options;
+  }
+}
+
+// Sequences with and without quantized KV in turn: those whose blocks are widened take a second
+// step. Greedy tokens belong to their sequences.
+TEST_F(DeviceKv, MixedSequencesTakeTwoSteps) {
+  const auto device = std::make_shared<ShortDevice>();
+  InvariantGemmaOptions options{2, kChunk};
+  options.weights = WeightForm::kQ8_0;
+  options.arithmetic = Arithmetic::kInt8;
+  options.kv_dtype = KvDtype::kBFloat16;
+  const auto cpu = InvariantGemma::Load(Dir(), options).value();
+  options.device = device;
+  const auto gemma = InvariantGemma::Load(Dir(), options).value();
+  uint32_t residual = 0;
+  const KvQuantization form = ParseKvQuantization("bits=4,group=16", &residual).value();
+  std::vector<InvariantGemma::Kv> ours, theirs;
+  std::vector<StepLogits> our_logits(5), their_logits(5);
+  std::vector<InvariantGemma::Part> our_parts, their_parts;
+  for (int i = 0; i < 5; ++i) {
+    const KvQuantization of = i % 2 == 0 ? form : KvQuantization();
+    ours.push_back(gemma->NewKv(of));
+    theirs.push_back(cpu->NewKv(of));
+    ASSERT_TRUE(Run(*gemma, 30 + 5 * i, 30, &ours.back()).ok());
+    ASSERT_TRUE(Run(*cpu, 30 + 5 * i, 30, &theirs.back()).ok());
+  }
+  const std::vector<int32_t> token = {7};
+  for (size_t i = 0; i < 5; ++i) {
+    our_parts.push_back({&ours[i], token, 1, &our_logits[i], /*greedy=*/i != 3});
+    their_parts.push_back({&theirs[i], token, 1, &their_logits[i]});
+  }
+  device->steps = 0;
+  ASSERT_TRUE(gemma->Step(our_parts).ok());
+  EXPECT_EQ(device->steps, 2);
+  ASSERT_TRUE(cpu->Step(their_parts).ok());
+  for (size_t i = 0; i < 5; ++i) {
+    const absl::Span<float> want = their_logits[i].values();
+    if (i == 3) {
+      EXPECT_EQ(our_logits[i].values(), want);
+      continue;
+    }
+    const auto greatest = std::max_element(want.begin(), want.end()) - want.begin();
+    EXPECT_EQ(our_logits[i].Row(0, 1).greedy->id, greatest) << i;
   }
 }
 

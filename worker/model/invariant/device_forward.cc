@@ -283,6 +283,15 @@ int DeviceForward::NumberOf(const LoraAdapter* adapter) const {
   return static_cast<int>(at - adapters_.begin());
 }
 
+// Parts whose blocks are widened cannot be in a step with other parts, so they are last.
+std::vector<const InvariantPart*> DeviceForward::InOrder(Parts parts) const {
+  std::vector<const InvariantPart*> order;
+  for (const InvariantPart& part : parts) order.push_back(&part);
+  std::stable_partition(order.begin(), order.end(),
+                        [this](const InvariantPart* part) { return !Widens(*part->kv); });
+  return order;
+}
+
 absl::Status DeviceForward::Start(Parts parts) {
   const FloatMode mode;
   if (absl::Status taken = TakeResults(parts); !taken.ok()) return taken;
@@ -294,7 +303,8 @@ absl::Status DeviceForward::Start(Parts parts) {
     for (const InvariantPart& part : parts) part.kv->AwaitRestore(layer);
   };
   Piece piece;
-  for (const InvariantPart& part : parts) {
+  for (const InvariantPart* next : InOrder(parts)) {
+    const InvariantPart& part = *next;
     const int tokens = static_cast<int>(part.tokens.size()), begin = part.kv->length();
     const int64_t vocabulary = model_.shape.vocabulary;
     ExtendRotations(begin + tokens);
@@ -307,8 +317,9 @@ absl::Status DeviceForward::Start(Parts parts) {
           {tokens - done, limits_.rows - piece.rows, unwanted + limits_.wanted - piece.wanted});
       // Rows of another chunk read other blocks in sealed form.
       if (part.kv->seals()) rows = std::min(rows, chunk - (begin + done) % chunk);
-      // The part's previous rows in the piece have staged all blocks except their own, which is
-      // quantized now, and, if blocks are widened, the next block.
+      // Earlier rows of the part in this piece have staged every block except the block that they
+      // were written to. This block is complete now, so it is staged in quantized form. If blocks
+      // are widened, the block of these rows is staged too.
       const bool continues = part.kv->seals() && done > 0;
       KvStaging* const staging = stagings_[Widens(*part.kv)].get();
       const size_t more = Widens(*part.kv) ? 2 : 1;
@@ -353,7 +364,8 @@ absl::Status DeviceForward::Finish(Parts parts) {
   device_->Wait();
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   const GreedyKey* keys = keys_;
-  for (const InvariantPart& part : parts) {
+  for (const InvariantPart* next : InOrder(parts)) {
+    const InvariantPart& part = *next;
     const auto rows = static_cast<size_t>(part.want);
     if (rows > 0 && part.greedy) {
       std::vector<GreedyToken> tokens;
@@ -388,7 +400,14 @@ KvStaging::Counts DeviceForward::StagedBlocks(const InvariantKv& kv, int begin) 
 absl::Status DeviceForward::AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece,
                                       std::array<std::byte*, 2>* written) {
   KvStaging* const staging = piece->staging;
-  if (piece->parts.empty() && !staging->Reserve(StagedBlocks(kv, begin))) {
+  const auto reserve = [&] {
+    if (staging->Reserve(StagedBlocks(kv, begin))) return true;
+    for (const auto& other : stagings_) {
+      if (other != nullptr && other->is_empty()) other->Release();
+    }
+    return staging->Reserve(StagedBlocks(kv, begin));
+  };
+  if (piece->parts.empty() && !reserve()) {
     device_->Wait();  // earlier pieces of the step may still run
     return absl::ResourceExhaustedError(
         absl::StrCat("device: ", device_->kind(),

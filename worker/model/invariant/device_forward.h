@@ -83,6 +83,8 @@ class DeviceForward : public Forward {
   bool Widens(const InvariantKv& kv) const {
     return kv.seals() && model_.shape.kv_is_bf16 && !model_.multiplies_bf16;
   }
+  // Returns the parts in the order in which Start computes them.
+  std::vector<const InvariantPart*> InOrder(Parts parts) const;
   KvStaging::Counts StagedBlocks(const InvariantKv& kv, int begin) const;
   absl::Status AddBlocks(const InvariantKv& kv, int begin, int rows, Piece* piece,
                          std::array<std::byte*, 2>* written);

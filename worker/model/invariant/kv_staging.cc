@@ -7,8 +7,13 @@
 
 namespace hearth {
 
-KvStaging::~KvStaging() {
-  for (const Area& area : areas_) device_->Free(area.memory);
+KvStaging::~KvStaging() { Release(); }
+
+void KvStaging::Release() {
+  for (Area& area : areas_) {
+    if (area.memory != nullptr) device_->Free(std::exchange(area.memory, nullptr));
+    area.capacity = 0;
+  }
 }
 
 bool KvStaging::Fits(const Counts& more) const {

@@ -52,6 +52,8 @@ class KvStaging {
   // Makes room for `counts` blocks. Returns false if the device has too little memory. REQUIRES: no
   // block is staged.
   bool Reserve(const Counts& counts);
+  // Frees all memory. REQUIRES: no block is staged.
+  void Release();
   // Stages a block; the same block only once. Returns its address for attention. `quantized.plain`
   // is unused. REQUIRES: the block fits, and lives until the step has ended.
   std::byte* AddOffloaded(const std::byte* block);
