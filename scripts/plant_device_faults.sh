@@ -63,7 +63,7 @@ planted "a product waits for one stage too few" product_program.h \
 planted "attention waits for one stage too few" attend_programs.h \
   's|WaitCopies<kDepth - 2>|WaitCopies<kDepth - 1>|' $SEVERAL
 
-# copies that arrive late, too
+# In these tests, copies also arrive late (LateCopies).
 INTEGERS=IntegerProductProgram.EveryTilingMatchesCpuBits
 planted "unchanged integer programs" integer_product_program.h "" $INTEGERS
 planted "an integer product waits for one stage too few" integer_product_program.h \

@@ -556,7 +556,7 @@ struct CombineProgram {
     const RowItems items = table.lists[is_global].row_items[row];
     WaitForEarlier();
     AllowNextLaunch();
-    if (row >= rows) return;
+    if (row >= rows || (items.count == 0 && quantized.ints == nullptr)) return;
     const int dim = place.head_dim;
     float* const to = attended + (static_cast<int64_t>(row) * place.heads + head) * dim;
     FOR_WARPS(warp, kWarps) {
@@ -582,8 +582,9 @@ struct CombineProgram {
         for (int n = 0; n < kEach; ++n) {
           const int column = n * kThreads + warp * 32 + lane;
           if (column >= dim) continue;
-          if (items.count > 0) to[column] = exact::Mul(sums[n], inverse);
-          outputs.At(0, lane)[n] = to[column];
+          const float output = items.count > 0 ? exact::Mul(sums[n], inverse) : to[column];
+          to[column] = output;
+          outputs.At(0, lane)[n] = output;
         }
       }
       HEARTH_UNROLL

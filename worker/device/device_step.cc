@@ -186,7 +186,10 @@ const float* DeviceStep::Run(absl::Span<const DevicePart> parts, const AwaitLaye
     return buffers_.logits;
   }
   std::unique_ptr<DeviceGraph>& graph = GraphOf(last_);
-  if (graph == nullptr) graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
+  if (graph == nullptr && --graphless_steps_ < 0) {
+    graph = device_->Capture([this] { LaunchAll(last_, Nothing); });
+    graphless_steps_ = graph == nullptr ? kRetryGraphAfter : 0;
+  }
   if (await != nullptr) await(shape_.layers() - 1);
   if (graph == nullptr) {
     LaunchAll(last_, Nothing);  // the device has no memory for a graph
@@ -261,6 +264,7 @@ void DeviceStep::Multiply(ProductKind kind, int tiling, bool is_pair, const Devi
         ChooseTiling(kind, rows, matrix, is_pair, device_->processors(), device_->shared_bytes());
   }
   if (kind == ProductKind::kInteger) {
+    assert(row_numbers == nullptr || !ends.is_quantized);
     return LaunchIntegers({product, QuantizedFor(matrix, rows), is_pair}, tiling,
                           ends.is_quantized);
   }

@@ -78,7 +78,9 @@ class DeviceStep {
   // Returns how a product of `rows` rows is computed, in the first layer.
   ProductKind KindFor(StepProduct product, int rows) const;
   // Launches one product of a layer. It reads the rows `row_numbers`, or if null the first rows, of
-  // the buffer that the step before it has written. For measurements also without a step.
+  // the buffer that the step before it has written. For measurements also without a step. With
+  // quantized weights, the rows of all products except `down` and the output matrix are those that
+  // were quantized last, so the results have no meaning.
   void LaunchProduct(StepProduct product, int layer, int tiling, int rows,
                      const int32_t* row_numbers = nullptr);
   const DeviceMatrix& MatrixOf(StepProduct product, int layer) const;
@@ -106,7 +108,8 @@ class DeviceStep {
     int x_stride;
     float* y;
     int y_stride;
-    bool is_quantized;  // the program that writes x also quantizes x
+    // the program that writes x also quantizes x, if the product's weights are quantized
+    bool is_quantized;
   };
   Ends EndsOf(StepProduct product, int rows) const;
   // Parameters of the launches of one step.
@@ -177,6 +180,9 @@ class DeviceStep {
   DeviceAdapters adapters_;
   std::map<int, std::unique_ptr<DeviceGraph>> graphs_[2];  // [1]: with adapters
   Form last_ = {};
+  // After the device had no memory for a graph, this many steps are launched without trying again.
+  static constexpr int kRetryGraphAfter = 256;
+  int graphless_steps_ = 0;
   const AwaitLayer* await_ = nullptr;  // set while Run launches many rows
   const StageLayer* stage_ = nullptr;  // of the step that is being launched
 };

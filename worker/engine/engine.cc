@@ -63,7 +63,7 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here
   if (is_chosen_here) {
     return absl::FailedPreconditionError(
         absl::StrCat("kv-bytes: one chunk of ", layout.chunk_tokens, " tokens needs ", bytes,
-                     " bytes; weights and pool leave ", budget,
+                     " bytes; weights, adapters and pool leave ", budget,
                      ": lower --pool-bytes, give the process more memory, or free memory of the "
                      "device"));
   }

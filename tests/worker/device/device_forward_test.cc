@@ -100,11 +100,13 @@ class FaultyDevice : public EmulatedDevice {
     return bytes > most_bytes || !error().empty() ? nullptr : EmulatedDevice::Allocate(bytes);
   }
   std::unique_ptr<DeviceGraph> Capture(const std::function<void()>& launches) override {
+    ++captured;
     return captures ? EmulatedDevice::Capture(launches) : nullptr;
   }
   bool has_fused_dot() const override { return fuses; }
   bool fails = false, flips = false, fuses = true, captures = true;
   size_t most_bytes = SIZE_MAX;
+  int captured = 0;
 };
 
 InvariantGemmaOptions OnDevice(std::shared_ptr<Device> device, int chunk = 16) {
@@ -375,6 +377,7 @@ TEST(DeviceForward, StepsWithoutGraphMatchCpuBits) {
   auto gemma = InvariantGemma::Load(Dir(), options);
   ASSERT_TRUE(gemma.ok()) << gemma.status();
   CompareSteps(Dir(), *std::move(gemma), options, {3, 1, 1, 8, 1});
+  EXPECT_EQ(device->captured, 1) << "a step after a refused graph does not try again at once";
 }
 
 TEST(DeviceForward, DeviceFailureFailsEveryLaterStep) {
