@@ -102,6 +102,7 @@ class DeviceEngine {
     ended.Wait();
     return log;
   }
+  int Transfers(CopyWay way) const { return device->counts().transfers[static_cast<size_t>(way)]; }
   uint64_t BytesOfLogits(uint64_t rows) const {
     return rows * sizeof(float) * static_cast<uint64_t>(engine->config().vocab_size);
   }
@@ -194,6 +195,20 @@ TEST(EngineOnDevice, StoppedAnswerIsSavedForNextTurn) {
     EXPECT_EQ(got, cpu.Run({next}));
     EXPECT_THAT(got[0], testing::EndsWith(absl::StrCat(first.request.token_ids.size() + stops_at)));
   }
+  EXPECT_GT(device.Transfers(CopyWay::kIn), 0);
+  EXPECT_GT(device.Transfers(CopyWay::kOut), 0);
+  EXPECT_EQ(device.device->error(), "");
+}
+
+// Offloaded chunks are transferred to the device in each step.
+TEST(EngineOnDevice, OffloadedRequestsKeepCallbacks) {
+  DeviceEngine cpu(false), device(true);
+  std::vector<Asked> all = {Greedy(40, 1), Greedy(40, 2, 15), Greedy(40, 3)};
+  for (const size_t i : {0, 1}) all[i].request.requested_kv.cache = "offloaded";
+  EXPECT_EQ(device.Run(all), cpu.Run(all));
+  EXPECT_GT(device.Transfers(CopyWay::kIn), 40);
+  EXPECT_GT(device.overlapped, 40);
+  EXPECT_EQ(device.device->error(), "");
 }
 
 TEST(EngineOnDevice, PreemptionKeepsCallbacks) {
