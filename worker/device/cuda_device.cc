@@ -166,11 +166,13 @@ HostPinning CudaDevice::pinning() const {
 
 void* CudaDevice::Allocate(size_t bytes) {
   void* memory = nullptr;
-  if (!Use() || cudaMalloc(&memory, bytes) != cudaSuccess) {
+  if (!Use()) return nullptr;
+  const cudaError_t allocated = cudaMalloc(&memory, bytes);
+  if (allocated == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
   }
-  return memory;
+  return Check(allocated, "an allocation") ? memory : nullptr;
 }
 
 void CudaDevice::Free(void* memory) {
