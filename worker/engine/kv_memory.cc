@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kRefusalCure[] = "; lower --kv-bytes, or free memory of the device";
+constexpr char kRefusalCure[] = "; lower --kv-bytes, or end other users of the memory";
 
 }  // namespace
 
@@ -229,7 +229,8 @@ absl::Status KvMemory::MakeRoom(SequencePart* part) {
 void KvMemory::Preempt(SequencePtr sequence, bool is_refused) {
   counters_->Add(EngineCounter::kPreemptions);
   if (is_refused && on_warning_ != nullptr) {
-    on_warning_(absl::StrCat("the device has too little memory: a request of ", sequence->tokens(),
+    const char* const who = model_->device_kind() == "cpu" ? "the machine" : "the device";
+    on_warning_(absl::StrCat(who, " has too little memory: a request of ", sequence->tokens(),
                              " tokens waits for others", kRefusalCure));
   }
   if (sequence->state->beams != nullptr) {
