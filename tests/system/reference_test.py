@@ -26,7 +26,7 @@ the file.
 
 Exit codes of hearthctl and hearth-simulate: 0 done; 1 failed, or a difference or damage was found;
 2 wrong usage; 3 the server was not reached; 130 interrupted. Exit codes of the servers: 0 after a
-drain; 1 the start failed; 2 wrong usage.
+drain; 1 the start or the device failed; 2 wrong usage.
 
 """
 PROGRAMS = [("hearth-store", "--reference"), ("hearth-worker", "--reference"),
