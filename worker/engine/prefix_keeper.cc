@@ -153,7 +153,7 @@ void PrefixKeeper::AddRestoredToPool(const Sequence& sequence) {
 }
 
 void PrefixKeeper::ShareRestored(Sequence* sequence) {
-  if (sequence->kept.staged == nullptr || sequence->restored.boundary == 0) return;
+  if (sequence->kept.staged == nullptr || sequence->restored.boundary == 0 || !has_pool()) return;
   const KvObjects shared = sequence->kept.staged->ShareRestored(*sequence->kv);
   if (!shared.empty()) pool_.UseDeviceBlocks(shared);
 }

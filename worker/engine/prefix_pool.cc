@@ -168,8 +168,11 @@ uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
   const uint32_t points = shared_.at(MemoryOf(*object)).points;
   // Another thread may take or release a reference during this check. At worst the pool evicts one
   // restore point needlessly, or the caller retries.
+  // Evicting an object frees the memory that `counts` counts: the block, if it has one. Other
+  // objects may have the same bytes in host memory, and blocks of their own.
+  const auto& memory = object->device_block != nullptr ? object->device_block : object->bytes;
   const bool ours = object.use_count() == static_cast<long>(points) + 1 &&  // NOLINT: its type
-                    object->bytes.use_count() == 1 && object->device_block.use_count() <= 1;
+                    memory.use_count() == 1;
   return ours && counts(*object) ? points : 0;
 }
 

@@ -53,7 +53,9 @@ class PrefixPool {
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Replaces objects by `objects`, which have the same bytes and also a device block.
+  // Replaces objects by `objects`, which have the same bytes and also a device block. If an object
+  // has been replaced before, it keeps its block: sequences that restored the same bytes at the
+  // same time then leave a block each.
   void UseDeviceBlocks(const KvObjects& objects) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes the first `boundary` tokens of `prefix`. Removes every restore point that is a prefix of
   // these tokens or begins with them.

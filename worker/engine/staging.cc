@@ -141,9 +141,11 @@ KvObjects StagedSnapshots::ShareRestored(const SequenceKv& kv) {
       continue;
     }
     std::shared_ptr<std::byte[]> block = kv.Share(id);
-    if (block == nullptr) continue;  // out of the window
+    if (block == nullptr) continue;     // out of the window
+    if (!object->Complete()) continue;  // its late bytes belong to the old object
     auto with_block = std::make_shared<KvObject>(*object);
     with_block->device_block = std::move(block);
+    with_block->late = nullptr;
     object = std::move(with_block);
     shared.push_back(object);
   }

@@ -254,5 +254,24 @@ TEST(PrefixPoolTest, LateBytesArriveWithoutLock) {
   EXPECT_EQ(pool.Insert(Prefix(32), 32, late(2)), PrefixPool::InsertResult::kDiffers);
 }
 
+// Sequences that restored the same bytes at the same time have a block each.
+TEST(PrefixPoolTest, BlocksWithSharedBytesAreEvicted) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  for (const uint32_t boundary : {32u, 48u}) {
+    static const KvObjects host = Objects(32, 1);
+    auto on_device = std::make_shared<KvObject>(*host[0]);
+    on_device->device_block = AllocateAligned(on_device->size_bytes);
+    KvObjects objects = Objects(boundary, 1);
+    objects[0] = on_device;
+    pool.Insert(Prefix(boundary), boundary, objects);
+  }
+  const auto counts = [](const KvObject& object) { return object.device_block != nullptr; };
+  EXPECT_EQ(pool.EvictableBytes(counts), 2 * NewObject(Layout(), {0, kChunk})->size_bytes);
+  EXPECT_TRUE(pool.EvictOne(counts));
+  EXPECT_TRUE(pool.EvictOne(counts));
+  EXPECT_FALSE(pool.EvictOne(counts));
+  EXPECT_EQ(pool.bytes(), 0u);
+}
+
 }  // namespace
 }  // namespace hearth
