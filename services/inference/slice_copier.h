@@ -32,7 +32,7 @@ struct SliceCopierOptions {
   // check of its generation.
   std::function<void(size_t slice)> between = nullptr;
 
-  // A fetch leaves cores to requests that compute.
+  // More threads than this would hardly read memory faster.
   static constexpr int kMaxThreads = 8;
   // One thread copies 8 MiB in about 1 ms; waking another one takes up to 0.1 ms.
   static constexpr uint64_t kBytesPerThread = uint64_t{8} << 20;

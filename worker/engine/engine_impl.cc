@@ -465,7 +465,9 @@ void EngineImpl::MakeRoom(std::vector<SequencePart>* parts) {
   for (SequencePart& part : *parts) {
     if (has_none(part)) continue;  // an older sequence preempted it
     const absl::Status room = Caught([&] { return memory_.MakeRoom(&part); });
-    if (!room.ok()) answers_.Fail(part.sequence, absl::ResourceExhaustedError(room.message()));
+    if (room.ok()) continue;
+    answers_.Fail(part.sequence,
+                  KvMemory::IsLack(room) ? absl::ResourceExhaustedError(room.message()) : room);
   }
   parts->erase(std::remove_if(parts->begin(), parts->end(), has_none), parts->end());
 }

@@ -121,8 +121,9 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
       if (memory[i] == nullptr) memory[i].reset(allocate(sizes[i]));
     }
   } catch (const std::bad_alloc&) {
-    allocated = absl::UnavailableError(
-        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more bytes"));
+    allocated = absl::UnavailableError(absl::StrCat("kv-bytes: the ",
+                                                    source->is_on_device() ? "device" : "machine",
+                                                    " has no memory for ", bytes, " more bytes"));
   } catch (const DeviceError& error) {
     allocated = absl::InternalError(error.what());
   }
