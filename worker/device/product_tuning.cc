@@ -71,7 +71,6 @@ bool ProductTuner::TuneRows(int rows) {
   ProductChoice choice = step_->ChoiceFor(rows);
   for (const StepProduct product : {kQkv, kOut, kGateUp, kDown, kHead}) {
     if (product == kHead && rows > DeviceStep::kGraphRows) continue;
-    if (spent_us_ > most_us_) return false;
     const std::vector<TilingTime> times = TimesOf(product, rows);
     if (!times.empty()) choice[product] = times[0].tiling;
   }
