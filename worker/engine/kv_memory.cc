@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kRefusalCure[] = "; lower --kv-bytes, or end other users of the memory";
+constexpr char kRefusalCure[] = "; lower --kv-bytes, or stop other programs that use the memory";
 
 }  // namespace
 

@@ -200,8 +200,8 @@ TEST_F(Fallback, FailedDeviceAllocationOffloads) {
   std::vector<std::unique_ptr<Collector>> runs;
   RunUntilFull(&worker, {AskFor("", 60)}, &runs);
   ExpectOffloaded(&worker, *runs[0]);
-  EXPECT_THAT(warnings_, testing::ElementsAre(
-                             HasSubstr("; lower --kv-bytes, or end other users of the memory")));
+  EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr(
+                             "; lower --kv-bytes, or stop other programs that use the memory")));
 }
 
 TEST_F(Fallback, FullDeviceEvictsPoolFirst) {
@@ -225,8 +225,8 @@ TEST_F(Fallback, FullDevicePreemptsYoungerRequest) {
   for (size_t i = 0; i < runs.size(); ++i) ExpectSame(*runs[i], *cpu.Run(requests[i]));
   EXPECT_EQ(worker.Counter("preemptions"), 1u);
   EXPECT_EQ(worker.Counter("kv_offloads"), 0u);
-  EXPECT_THAT(warnings_, testing::ElementsAre(
-                             HasSubstr("; lower --kv-bytes, or end other users of the memory")));
+  EXPECT_THAT(warnings_, testing::ElementsAre(HasSubstr(
+                             "; lower --kv-bytes, or stop other programs that use the memory")));
 }
 
 TEST_F(Fallback, FullDeviceFailsLoneRequest) {
@@ -235,7 +235,7 @@ TEST_F(Fallback, FullDeviceFailsLoneRequest) {
   RunUntilFull(&worker, {AskFor("", 60)}, &runs);
   EXPECT_EQ(runs[0]->error.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(runs[0]->error.message()),
-              HasSubstr("; lower --kv-bytes, or end other users of the memory"));
+              HasSubstr("; lower --kv-bytes, or stop other programs that use the memory"));
   EmulatedDevice::SetFull(false);
   EXPECT_TRUE(worker.Run(AskFor("", 60))->error.ok());
 }
