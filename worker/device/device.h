@@ -57,6 +57,8 @@ struct HostPinning {
   std::function<void(void* memory)> unpin;
 };
 
+inline constexpr char kEmulatedDevice[] = "emulated";
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -166,6 +168,10 @@ class DeviceArena {
   Device* const device_;
   std::vector<void*> taken_;
 };
+
+inline bool IsEmulated(const Device& device) {
+  return std::string(device.kind()) == kEmulatedDevice;
+}
 
 }  // namespace hearth
 

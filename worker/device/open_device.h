@@ -12,8 +12,6 @@
 
 namespace hearth {
 
-inline constexpr char kEmulatedDevice[] = "emulated";
-
 // `name`: emulated, cuda or cuda:N. Errors: kInvalidArgument for any other name; kUnimplemented if
 // this build does not support the device; kUnavailable if the device cannot be opened.
 absl::StatusOr<std::shared_ptr<Device>> OpenDevice(const std::string& name);

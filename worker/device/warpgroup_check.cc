@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "worker/device/device_model.h"
-#include "worker/device/open_device.h"
 #include "worker/device/product_choice.h"
 #include "worker/kernels/fused_dot.h"
 
@@ -28,9 +27,11 @@ constexpr Sizes kOnGpu = {2050, 2240, 1024}, kEmulated = {130, 320, 320};
 template <class... All>
 constexpr bool FillsAll(TypeList<All...>) {
   constexpr int kProcessors = 132;
-  return ((kOnGpu.inputs / All::kInputs >= 2 * All::kDepth &&
-           kOnGpu.rows / All::kRows * (kOnGpu.columns / All::kColumns) >= kProcessors - 4) &&
-          ...);
+  constexpr auto blocks = [](int size, int of_block) { return (size + of_block - 1) / of_block; };
+  return (
+      (kOnGpu.inputs / All::kInputs >= 2 * All::kDepth &&
+       blocks(kOnGpu.rows, All::kRows) * blocks(kOnGpu.columns, All::kColumns) >= kProcessors) &&
+      ...);
 }
 static_assert(FillsAll(WarpgroupTilings()));
 
@@ -48,7 +49,7 @@ class Check {
   explicit Check(Device* device)
       : device_(device),
         arena_(device),
-        of_(std::strcmp(device->kind(), kEmulatedDevice) == 0 ? kEmulated : kOnGpu),
+        of_(IsEmulated(*device) ? kEmulated : kOnGpu),
         x_(arena_.Take<float>(Count(of_.rows, of_.inputs))),
         y_(arena_.Take<float>(Count(of_.rows, of_.columns))),
         packed_{arena_.Take<uint16_t>(Count(of_.pitch(), of_.inputs)), of_.pitch()},

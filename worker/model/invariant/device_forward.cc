@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "worker/device/attend_programs.h"
 #include "worker/device/fused_dot_probe.h"
@@ -26,16 +27,6 @@ namespace {
 // second; the emulated device takes seconds for one row.
 constexpr int kGpuRows = 4096, kEmulatedRows = 512;
 constexpr int kMostSharers = 16;
-
-size_t RoundUp(size_t value) {
-  size_t power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-bool IsEmulated(const Device& device) {
-  return device.kind() == absl::string_view(kEmulatedDevice);
-}
 
 absl::Status CheckDeviceHas(const Device& device, const InvariantWeights& weights,
                             const KvLayout& layout) {
@@ -247,7 +238,8 @@ absl::Status DeviceForward::TakeResults(Parts parts) {
   if (wanted == 0) return Failure();
   if (absl::Status failure = Failure(); !failure.ok()) return failure;
   // Powers of two, so that steps of slowly growing size allocate rarely.
-  const size_t floats = RoundUp(wanted) * kKeyFloats + (rows > 0 ? RoundUp(rows) * vocabulary : 0);
+  const size_t floats =
+      absl::bit_ceil(wanted) * kKeyFloats + (rows > 0 ? absl::bit_ceil(rows) * vocabulary : 0);
   const std::shared_ptr<float[]> memory = TakeFloats(floats);
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
